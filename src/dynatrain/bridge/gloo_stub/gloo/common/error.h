@@ -1,0 +1,1 @@
+// Stands in for a Gloo header that torch wheels do not ship; ../README.md says why it may be empty.
