@@ -1,0 +1,56 @@
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "dynatrain/base/hash.h"
+#include "dynatrain/base/random.h"
+#include "dynatrain/base/status.h"
+
+namespace dynatrain {
+namespace {
+
+Result<int> Half(int n) {
+  if (n % 2 != 0) return InvalidArgument("{} is odd: give an even number", n);
+  return n / 2;
+}
+
+Result<int> Quarter(int n) {
+  DT_ASSIGN_OR_RETURN(const int half, Half(n));
+  return Half(half);
+}
+
+TEST(Status, CarriesTheFirstErrorUnchanged) {
+  EXPECT_EQ(*Quarter(12), 3);
+  const Result<int> failed = Quarter(6);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.status().ToString(), "invalid argument: 3 is odd: give an even number");
+}
+
+TEST(Status, ContextGoesInFrontAndOkStaysOk) {
+  EXPECT_TRUE(Status::Ok().Within("loading").ok());
+  EXPECT_EQ(DataLoss("short by {} bytes", 3).Within("rank 2").message(), "rank 2: short by 3 bytes");
+}
+
+TEST(StatusDeathTest, ReadingTheValueOfAnErrorAborts) {
+  EXPECT_DEATH((void)Half(3).value(), "3 is odd");
+}
+
+TEST(Hasher, OrderAndLengthsCount) {
+  EXPECT_NE(Hasher().Add(1).Add(2).hash(), Hasher().Add(2).Add(1).hash());
+  EXPECT_NE(Hasher().Add("ab").Add("c").hash(), Hasher().Add("a").Add("bc").hash());
+  EXPECT_NE(Hasher().hash(), Hasher().Add(0).hash());
+}
+
+TEST(Random, RepeatsBySeedAndCoversItsRange) {
+  Random a(7), b(7);
+  std::set<int64_t> seen;
+  for (int i = 0; i < 200; ++i) {
+    const int64_t x = a.Between(-2, 2);
+    EXPECT_EQ(x, b.Between(-2, 2));
+    seen.insert(x);
+  }
+  EXPECT_EQ(seen, (std::set<int64_t>{-2, -1, 0, 1, 2}));
+}
+
+}  // namespace
+}  // namespace dynatrain

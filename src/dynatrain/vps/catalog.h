@@ -1,0 +1,136 @@
+// What exists: the logical, unsharded tensors of a training job's state.
+//
+// A Parameter is one logical tensor of the model with its split rule and its homes in the pipeline. Each
+// kind of state kept for it (the parameter itself, moments, ...) is a StateTensor of the same shape.
+//
+//   Parameter qkv{.name = "layers.3.attn.qkv", .shape = {kv_heads, q_per_kv + 2, head_dim, hidden},
+//                 .split = Split::Balanced(0), .homes = {Home::Layer(3)}};
+#ifndef DYNATRAIN_VPS_CATALOG_H_
+#define DYNATRAIN_VPS_CATALOG_H_
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dynatrain/base/status.h"
+#include "dynatrain/base/types.h"
+#include "dynatrain/vps/box.h"
+
+namespace dynatrain::vps {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8 };
+ByteCount ElemBytes(DType dtype);
+std::string_view DTypeName(DType dtype);  // "fp32", "bf16", ...
+Result<DType> ParseDType(std::string_view name);
+
+// What a state tensor is to its parameter. fp32 training has no master: the parameter is it.
+enum class Kind : uint8_t { kParam, kGrad, kMaster, kExpAvg, kExpAvgSq };
+std::string_view KindName(Kind kind);  // "param", "grad", "master", "exp_avg", "exp_avg_sq"
+Result<Kind> ParseKind(std::string_view name);
+
+// How an axis is cut over tensor-parallel positions. `axis` < 0: not cut, a replica everywhere.
+struct Split {
+  enum class Rule : uint8_t { kBalanced, kChunk, kExplicit };
+  int axis = -1;
+  Rule rule = Rule::kBalanced;
+  std::vector<int64_t> sizes;  // kExplicit: one extent per part
+  // A cut must fall on a multiple of `block` (1 = anywhere): cutting inside is refused by name.
+  int64_t block = 1;
+
+  static Split None() { return {}; }
+  static Split Balanced(int axis, int64_t block = 1) { return {axis, Rule::kBalanced, {}, block}; }
+  static Split Chunk(int axis, int64_t block = 1) { return {axis, Rule::kChunk, {}, block}; }
+  static Split Explicit(int axis, std::vector<int64_t> sizes) {
+    return {axis, Rule::kExplicit, std::move(sizes), 1};
+  }
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+// [begin, end) of part `part` of `parts` of an axis of `extent` (balanced: the first extent mod parts parts get
+// one more; chunk: parts of ceil(extent / parts), the last ones short or empty). In units of elements.
+struct AxisRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const AxisRange&, const AxisRange&) = default;
+};
+AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t part);
+
+// The place of a parameter in the pipeline. Stages are built from homes in the order embedding, layers, head.
+struct Home {
+  enum class Place : uint8_t { kEmbedding, kLayer, kHead };
+  Place place = Place::kLayer;
+  int32_t layer = 0;  // global layer index; 0 unless kLayer
+  static Home Embedding() { return {Place::kEmbedding, 0}; }
+  static Home Layer(int32_t layer) { return {Place::kLayer, layer}; }
+  static Home Head() { return {Place::kHead, 0}; }
+  friend bool operator==(const Home&, const Home&) = default;
+  friend auto operator<=>(const Home&, const Home&) = default;
+};
+
+struct KindSpec {
+  Kind kind;
+  DType dtype;
+  friend bool operator==(const KindSpec&, const KindSpec&) = default;
+};
+
+struct Parameter {
+  std::string name;
+  Shape shape;
+  Split split;
+  std::vector<Home> homes;  // more than one: tied; copies on different stages must agree bitwise
+  // The state that exists for it, ordered by Kind; a parameter may have no moments.
+  std::vector<KindSpec> kinds;
+  bool trainable = true;     // only trainable parameters take part in flat gradient and optimizer buffers
+  bool weight_decay = true;  // belongs to the optimizer's decay group
+};
+
+using ParameterId = int32_t;  // index in StateCatalog::parameters()
+using TensorId = int32_t;     // index in StateCatalog::tensors()
+
+struct StateTensor {
+  TensorId id;
+  ParameterId parameter;
+  Kind kind;
+  DType dtype;
+};
+
+// The kinds of fp32 training with Adam: param, exp_avg, exp_avg_sq in fp32 (12 bytes per element).
+std::vector<KindSpec> Fp32AdamKinds();
+// bf16 parameters with fp32 master, exp_avg and exp_avg_sq (14 bytes per element).
+std::vector<KindSpec> Bf16AdamKinds();
+
+// An append-only list; ids are positions, equal on every rank because every rank registers in the same order.
+// Immutable once shared; then any thread may read.
+class StateCatalog {
+ public:
+  // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents, more than kMaxDims
+  // axes, a split axis outside the shape, explicit sizes that do not add up, element counts beyond 2^62.
+  Status Add(Parameter parameter);
+
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<StateTensor>& tensors() const { return tensors_; }
+  const Parameter& parameter_of(TensorId id) const {
+    return parameters_[static_cast<size_t>(tensors_[static_cast<size_t>(id)].parameter)];
+  }
+  const StateTensor& tensor(TensorId id) const { return tensors_[static_cast<size_t>(id)]; }
+  const Shape& shape_of(TensorId id) const { return parameter_of(id).shape; }
+  std::string NameOf(TensorId id) const;  // "layers.3.attn.qkv/exp_avg"
+  std::optional<TensorId> Find(ParameterId parameter, Kind kind) const;
+  std::optional<ParameterId> FindParameter(std::string_view name) const;
+  int num_layers() const { return num_layers_; }  // 1 + the largest layer index of any home
+  ByteCount total_bytes() const;                  // of the whole unsharded state
+  // Equal catalogs, and only those, have equal fingerprints.
+  uint64_t Fingerprint() const;
+
+ private:
+  std::vector<Parameter> parameters_;
+  std::vector<StateTensor> tensors_;
+  int num_layers_ = 0;
+};
+
+}  // namespace dynatrain::vps
+
+#endif  // DYNATRAIN_VPS_CATALOG_H_
