@@ -1,0 +1,70 @@
+// SwitchAgent: the shell around SwitchParticipant in a real rank. Owns one background thread that watches the store
+// for requests and prepares them; the training thread meets it at step boundaries.
+//
+//   while (step < steps) {
+//     if (!agent.current().active()) { agent.WaitWhileIdle(); ...activate or end... }
+//     sum = train_step(ready = agent.ready());              // one integer in the step's own reduction
+//     agent.AtStepBoundary(step, sum == number of active ranks);
+//   }
+#ifndef DYNATRAIN_ELASTIC_AGENT_H_
+#define DYNATRAIN_ELASTIC_AGENT_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dynatrain/elastic/switch.h"
+
+namespace dynatrain::elastic {
+
+struct BoundaryResult {
+  enum class What { kNothing, kCommitted, kRolledBack, kJobEnded };
+  What what = What::kNothing;
+  std::string job_state;  // kCommitted
+  std::string reason;     // kRolledBack, kJobEnded
+};
+
+class SwitchAgent {
+ public:
+  // `store` is for the training thread; clones are made for the background. `initial`: epoch 0.
+  // `on_report` is called on the background thread of one rank (lowest new rank if committed, else lowest old) once per
+  // switch, with the merged report.
+  static Result<std::unique_ptr<SwitchAgent>> Start(SwitchParticipant::Context context, std::shared_ptr<Store> store,
+                                                    std::shared_ptr<LayoutInstance> initial,
+                                                    std::function<void(const SwitchReport&)> on_report);
+  ~SwitchAgent();  // stops and joins the background thread
+
+  SwitchAgent(const SwitchAgent&) = delete;
+  SwitchAgent& operator=(const SwitchAgent&) = delete;
+
+  // The methods below are for the training thread.
+
+  // The layout this rank is in now. Stable between boundaries.
+  LayoutInstance& current();
+
+  // Whether this rank has prepared the next switch: read once per step, before the reduction.
+  bool ready() const;
+
+  // After `step` (counted from 1) has ended. all_ready: every active rank was ready in this step's reduction. kNothing at
+  // once if not. An error ends the job: the store or state is lost.
+  Result<BoundaryResult> AtStepBoundary(int64_t step, bool all_ready);
+
+  // For a rank that is idle in the current layout: waits (no deadline: idle is no error) for a switch that makes it active, for a
+  // switch in which it takes no part, or for the end of the job.
+  Result<BoundaryResult> WaitWhileIdle();
+
+  // Costs of the last committed switch that only the loop knows. The new layout's first step starts now.
+  void FirstStepStarts();
+  // Seconds of each of the first steps after a switch; the report goes out after the fifth or at Stop.
+  void StepTook(double seconds);
+};
+
+// Asks for a switch: takes the next free id. For launcher and scheduling rank.
+Result<int64_t> RequestSwitch(Store& store, const std::string& spec, int64_t requested_step);
+// Tells all ranks that the job is over; idle ranks return kJobEnded.
+Status EndJob(Store& store, const std::string& reason);
+
+}  // namespace dynatrain::elastic
+
+#endif  // DYNATRAIN_ELASTIC_AGENT_H_

@@ -1,0 +1,42 @@
+// Runs a Program over a Transport: state goes from the old buffers to the new ones. Old storage is only read.
+#ifndef DYNATRAIN_ENGINE_EXECUTOR_H_
+#define DYNATRAIN_ENGINE_EXECUTOR_H_
+
+#include <memory>
+#include <string>
+
+#include "dynatrain/base/clock.h"
+#include "dynatrain/base/status.h"
+#include "dynatrain/engine/program.h"
+#include "dynatrain/engine/state.h"
+#include "dynatrain/transport/transport.h"
+
+namespace dynatrain::engine {
+
+enum class Verify {
+  kOff,
+  kMoved,  // XXH3 of every moved piece's logical bytes at the source and, after unpacking, at the destination
+  kFull    // kMoved, and digest and replica check of all state before and after (by the caller, see elastic)
+};
+Result<Verify> ParseVerify(std::string_view name);  // "off", "moved", "full"
+
+struct ExecutionReport {
+  Duration pack{}, wire{}, unpack{}, copy{}, check{};  // busy time of this rank's thread in each
+};
+
+// Staging memory for one program, touched; made beforehand (on a background thread) so that Execute allocates nothing.
+class Staging {
+ public:
+  static Result<std::unique_ptr<Staging>> Make(const Program& program, Verify verify);
+  virtual ~Staging() = default;
+};
+
+// Runs all of `program`. On an error (kDataLoss: a check failed, names the tensor and box; else the transport's) the new
+// buffers hold garbage and the old ones are untouched. `timeout` bounds each wait. Calls nothing that allocates much.
+Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state, StateBuffers* new_state,
+                                transport::Transport& transport, Staging* staging, Verify verify, const Clock& clock,
+                                Duration timeout);
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_EXECUTOR_H_

@@ -1,0 +1,90 @@
+// Program: the ordered, buffer-assigned form of one rank's route — when each message goes, from and into which memory.
+// Stated before anything runs: bytes, messages, peak extra memory. Executed by engine/executor.h.
+//
+// Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a matching): round s pairs
+// i with i XOR s for a power of two, by the circle method otherwise. An operation waits only for operations of smaller
+// (phase, round) at both ends, which is why no cycle of waits can form. This version compiles one phase.
+#ifndef DYNATRAIN_ENGINE_PROGRAM_H_
+#define DYNATRAIN_ENGINE_PROGRAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "dynatrain/base/status.h"
+#include "dynatrain/base/types.h"
+#include "dynatrain/planner/route.h"
+#include "dynatrain/transport/transport.h"
+#include "dynatrain/vps/shard_map.h"
+
+namespace dynatrain::engine {
+
+// A strided region of a state buffer; extents and strides in elements of elem_bytes.
+struct Region {
+  vps::BufferIndex buffer;
+  int64_t offset;  // elements from the buffer's start
+  vps::Coords extent;
+  vps::Coords strides;
+  int32_t elem_bytes;
+  ByteCount bytes() const { return vps::ElemCount(extent) * elem_bytes; }
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+// A piece in memory: `region` is in the old buffers for a send, in the new ones for a receive.
+struct Fragment {
+  planner::Piece piece;
+  Region region;
+};
+
+// All fragments that go between one pair in one direction and phase, as one run of bytes: fragments in piece
+// order, each in logical row-major order, nothing between them.
+struct Message {
+  RankId peer;
+  int32_t round;
+  transport::Tag tag;
+  ByteCount bytes;
+  std::vector<Fragment> fragments;
+  bool in_place;  // one dense fragment: sent from or received into the state buffer itself
+};
+
+struct LocalCopy {
+  planner::Piece piece;
+  Region from;  // in the old buffers
+  Region to;    // in the new buffers
+};
+
+struct Phase {
+  std::vector<Message> receives;  // by round
+  std::vector<Message> sends;     // by round
+  std::vector<LocalCopy> copies;
+};
+
+struct ProgramStats {
+  ByteCount kept_bytes = 0;      // already here; aliased_bytes of them without a copy
+  ByteCount aliased_bytes = 0;
+  ByteCount sent_bytes = 0;
+  ByteCount received_bytes = 0;  // the sum over ranks is moved_bytes
+  int64_t messages = 0;          // sent
+  ByteCount staging_bytes = 0;   // send and receive buffers held at once, at most
+  ByteCount new_state_bytes = 0;    // fresh memory of the new layout
+  ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank
+};
+
+struct Program {
+  RankId rank = 0;
+  std::vector<Phase> phases;
+  // For each new buffer: the old buffer whose storage it takes over whole (same shards at the same offsets), or -1.
+  std::vector<vps::BufferIndex> alias;
+  ProgramStats stats;
+  // Hash of all inputs; equal on all ranks of a switch.
+  uint64_t inputs_fingerprint = 0;
+  // Sum over this rank's sends of h(message) minus the sum over its receives, mod 2^64; the sum over all ranks is 0.
+  uint64_t message_balance = 0;
+};
+
+// `ranks`: everybody who takes part (old and new ranks, ascending), the same list on every rank; fixes the rounds. Pure.
+Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
+                        const planner::Topology& topology, const std::vector<RankId>& ranks);
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_PROGRAM_H_

@@ -1,0 +1,53 @@
+// StateBuffers: the memory of one rank's state in one layout, a buffer for each vps::Buffer of its shard map.
+#ifndef DYNATRAIN_ENGINE_STATE_H_
+#define DYNATRAIN_ENGINE_STATE_H_
+
+#include <memory>
+#include <vector>
+
+#include "dynatrain/base/status.h"
+#include "dynatrain/base/types.h"
+#include "dynatrain/vps/shard_map.h"
+
+namespace dynatrain::engine {
+
+// What fresh memory holds until it is written: zeros (as training needs in paddings), or in tests a NaN pattern in
+// every element of every shard (0xFF bytes; padding still zero), so that an element which nobody wrote shows.
+enum class Fill { kZero, kNan };
+
+// One touched allocation, 4 KiB aligned, shared by the layouts that reuse it. Thread-compatible.
+class Storage;
+
+// Movable. Not thread-safe; different buffers may be used from different threads.
+class StateBuffers {
+ public:
+  StateBuffers() = default;
+
+  // Memory for all buffers of `rank`, every page touched. kResourceExhausted, with the bytes asked for, if there is none.
+  static Result<StateBuffers> Allocate(const vps::ShardMap& map, RankId rank, Fill fill);
+
+  // As above, but buffer i with alias[i] >= 0 shares the storage of old.storage(alias[i]) instead of new memory.
+  // Precondition: elems and dtype fit.
+  static Result<StateBuffers> AllocateReusing(const vps::ShardMap& map, RankId rank, Fill fill, const StateBuffers& old,
+                                              const std::vector<vps::BufferIndex>& alias);
+
+  int num_buffers() const;
+  const vps::Buffer& buffer(vps::BufferIndex index) const;
+  ByteSpan bytes(vps::BufferIndex index);
+  ConstByteSpan bytes(vps::BufferIndex index) const;
+  const std::shared_ptr<Storage>& storage(vps::BufferIndex index) const;
+  ByteCount total_bytes() const;
+  ByteCount fresh_bytes() const;  // allocated by this object rather than shared with `old`
+
+ private:
+  struct Entry {
+    vps::Buffer buffer;
+    std::shared_ptr<Storage> storage;
+    bool fresh = true;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_STATE_H_
