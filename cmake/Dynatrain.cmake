@@ -15,7 +15,6 @@ include(CTest)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
@@ -31,7 +30,7 @@ find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
 
 # No contraction: the optimizer and the digests give the same bits on every machine.
-add_compile_options(-ffp-contract=off)
+add_compile_options(-ffp-contract=off -fPIC)
 add_compile_definitions(FMT_HEADER_ONLY=1)
 if(DYNATRAIN_MARCH)
   add_compile_options(-march=${DYNATRAIN_MARCH})
@@ -45,10 +44,12 @@ if(NOT DYNATRAIN_WITH_TORCH)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
 endif()
 
+# Paths are hashed relative to the source tree: clones and build folders share the cache.
 find_program(DYNATRAIN_CCACHE ccache)
 if(DYNATRAIN_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_PCH_EXTSUM=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${DYNATRAIN_CCACHE})
 endif()
 find_program(DYNATRAIN_MOLD mold)
@@ -116,6 +117,7 @@ function(dynatrain_library folder)
   target_link_libraries(${target} ${scope} ${arg_DEPS})
   if(arg_TORCH)
     target_link_libraries(${target} ${scope} dynatrain_torch)
+    dynatrain_use_torch_pch(${target})
   endif()
   install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -129,6 +131,7 @@ function(dynatrain_binary name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   if(arg_TORCH)
     target_link_libraries(${name} PRIVATE dynatrain_torch)
+    dynatrain_use_torch_pch(${name})
   endif()
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
@@ -142,6 +145,7 @@ function(dynatrain_test name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   if(arg_TORCH)
     target_link_libraries(${name} PRIVATE dynatrain_torch)
+    dynatrain_use_torch_pch(${name})
   endif()
   add_test(NAME ${name} COMMAND ${DYNATRAIN_TEST_LAUNCHER} $<TARGET_FILE:${name}> ${arg_ARGS})
   _dynatrain_test_properties(${name} "${arg_LABELS}" "${arg_TIMEOUT}" "${arg_PROCESSORS}")
