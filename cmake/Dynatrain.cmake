@@ -6,11 +6,11 @@
 #   dynatrain_binary(dynatrain SOURCES main.cc DEPS dynatrain_trainer [TORCH])
 #   dynatrain_script_test(name COMMAND script.py args... [LABELS ...] [TIMEOUT ...] [PROCESSORS ...])
 #
-# DEPS are targets of ours or plain library names (xxhash, cpp-httplib, rapidcheck). HEADERS are the
-# folder's public headers; private ones go to SOURCES. TORCH adds libtorch, whose own fmt headers
-# then come before Debian's: fmt types must not appear in the signature of a non-inline function.
+# DEPS are targets of ours, dynatrain_httplib, or plain library names (xxhash, rapidcheck). HEADERS
+# are the folder's public headers; private ones go to SOURCES. TORCH adds libtorch, whose own fmt
+# headers then come before Debian's: fmt types must not be in the signature of a non-inline function.
 include(GNUInstallDirs)
-include(CTest)
+enable_testing()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -55,6 +55,18 @@ endif()
 find_program(DYNATRAIN_MOLD mold)
 if(DYNATRAIN_MOLD)
   add_link_options(-fuse-ld=mold)
+endif()
+
+# Debian builds cpp-httplib as a library; its classes' layout hangs on the macros it was built with,
+# which only its .pc file tells.
+find_library(DYNATRAIN_HTTPLIB cpp-httplib)
+if(DYNATRAIN_HTTPLIB)
+  get_filename_component(httplib_dir ${DYNATRAIN_HTTPLIB} DIRECTORY)
+  file(STRINGS ${httplib_dir}/pkgconfig/cpp-httplib.pc httplib_flags REGEX "^Cflags")
+  string(REGEX MATCHALL "-D[A-Z_]+" httplib_flags "${httplib_flags}")
+  add_library(dynatrain_httplib INTERFACE IMPORTED)
+  target_compile_options(dynatrain_httplib INTERFACE ${httplib_flags})
+  target_link_libraries(dynatrain_httplib INTERFACE ${DYNATRAIN_HTTPLIB})
 endif()
 
 if(DYNATRAIN_WITH_TORCH)
