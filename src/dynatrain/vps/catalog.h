@@ -10,9 +10,12 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -107,7 +110,7 @@ std::vector<KindSpec> Bf16AdamKinds();
 class StateCatalog {
  public:
   // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents, more than kMaxDims
-  // axes, a split axis outside the shape, explicit sizes that do not add up, element counts beyond 2^62.
+  // axes, a split axis outside the shape, explicit sizes that do not add up, element counts and a state in bytes beyond 2^62.
   Status Add(Parameter parameter);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -121,14 +124,17 @@ class StateCatalog {
   std::optional<TensorId> Find(ParameterId parameter, Kind kind) const;
   std::optional<ParameterId> FindParameter(std::string_view name) const;
   int num_layers() const { return num_layers_; }  // 1 + the largest layer index of any home
-  ByteCount total_bytes() const;                  // of the whole unsharded state
+  ByteCount total_bytes() const { return total_bytes_; }  // of the whole unsharded state
   // Equal catalogs, and only those, have equal fingerprints.
   uint64_t Fingerprint() const;
 
  private:
   std::vector<Parameter> parameters_;
   std::vector<StateTensor> tensors_;
+  std::vector<TensorId> first_tensor_;  // by parameter
+  std::map<std::string, ParameterId, std::less<>> by_name_;
   int num_layers_ = 0;
+  ByteCount total_bytes_ = 0;
 };
 
 }  // namespace dynatrain::vps

@@ -76,6 +76,8 @@ struct Layout {
   // Degrees positive, ranks distinct, as many as the degrees need and all below `num_ranks` (if given), split has
   // pp entries that sum to num_layers, zero in 0..1, order a permutation. The error names values and what would be right.
   Status Validate(int32_t num_layers, std::optional<int32_t> num_ranks) const;
+  // The same without what depends on the model.
+  Status ValidateRanks(std::optional<int32_t> num_ranks) const;
 
   // The canonical SPEC; ParseLayout(l.ToString()) == l. Degrees of 1 and defaults are left out; "dp" is always told.
   std::string ToString() const;
@@ -88,6 +90,9 @@ struct Layout {
 // Degrees left out are 1; `dp` left out is num_ranks / (tp * pp) if `ranks=` or num_ranks fixes it, else 1.
 // Keys that this version does not have (cp, ep, etp, vpp, eorder; zero above 1) are refused by name.
 Result<Layout> ParseLayout(std::string_view spec, std::optional<int32_t> num_ranks = std::nullopt);
+
+// The `ranks=` form of a list of ranks: {0, 1, 2, 3, 6} is "0-3+6".
+std::string FormatRanks(const std::vector<RankId>& ranks);
 
 }  // namespace dynatrain::vps
 

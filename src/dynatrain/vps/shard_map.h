@@ -71,7 +71,11 @@ class HolderSet {
     friend auto operator<=>(const Product&, const Product&) = default;
   };
 
+  // Products are disjoint, each with ranges that step over all that smaller ranges span. They are brought to a canonical
+  // form: sorted, without ranges of one, and as one product where the union is one.
   HolderSet(std::shared_ptr<const RankTable> table, std::vector<Product> products);
+  // The set of these positions, which ascend.
+  static HolderSet FromPositions(std::shared_ptr<const RankTable> table, const std::vector<int64_t>& positions);
 
   int64_t size() const { return size_; }
   RankId At(int64_t index) const;                       // cost: number of products and ranges
@@ -127,6 +131,8 @@ struct Bucket {
   bool trainable = true;   // frozen parameters lie in buckets of their own, which no optimizer touches
 };
 
+class Placement;
+
 // The shard map of a layout.
 class LayoutShardMap final : public ShardMap {
  public:
@@ -154,10 +160,13 @@ class LayoutShardMap final : public ShardMap {
 
  private:
   LayoutShardMap(std::shared_ptr<const StateCatalog> catalog, const Layout& layout);
+  // Visits `box`, which lies in the box that tensor-parallel positions [tp_begin, tp_end) have in common.
+  void VisitPart(TensorId tensor, int32_t tp_begin, int32_t tp_end, const Box& box, const HolderVisitor& visit) const;
 
   std::shared_ptr<const StateCatalog> catalog_;
   Layout layout_;
   std::shared_ptr<const RankTable> table_;
+  std::shared_ptr<const Placement> placement_;
 };
 
 // The shard map of a list.
@@ -195,7 +204,7 @@ class ExplicitShardMap final : public ShardMap {
   std::shared_ptr<const StateCatalog> catalog_;
   std::vector<Holding> holdings_;  // by rank
   std::shared_ptr<const RankTable> table_;
-  std::vector<std::vector<Part>> parts_;  // by tensor: the coarsest partition with constant holders
+  std::vector<std::vector<Part>> parts_;  // by tensor: every part lies in one shard of each of its holders
 };
 
 }  // namespace dynatrain::vps

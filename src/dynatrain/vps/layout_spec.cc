@@ -1,0 +1,223 @@
+// Layout <-> SPEC text.
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "dynatrain/vps/layout.h"
+
+namespace dynatrain::vps {
+
+namespace {
+
+std::vector<std::string_view> SplitText(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+template <class T>
+std::optional<T> ParseInteger(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.front() == '-') return std::nullopt;
+  return value;
+}
+
+Result<int32_t> ParseDegree(std::string_view key, std::string_view value) {
+  const std::optional<int32_t> degree = ParseInteger<int32_t>(value);
+  if (!degree || *degree < 1) {
+    return InvalidArgument("{}={}: a degree is a whole number of at least 1", key, value);
+  }
+  return *degree;
+}
+
+// "0-3+6": ranges and single ranks joined by '+'; position order is the order given.
+Result<std::vector<RankId>> ParseRanks(std::string_view value) {
+  constexpr size_t kMaxRanks = size_t{1} << 24;
+  std::vector<RankId> ranks;
+  for (const std::string_view part : SplitText(value, '+')) {
+    const size_t dash = part.find('-');
+    const auto first = ParseInteger<RankId>(part.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : ParseInteger<RankId>(part.substr(dash + 1));
+    if (!first || !last || *last < *first) {
+      return InvalidArgument("ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6", value,
+                             part);
+    }
+    if (static_cast<size_t>(*last - *first) >= kMaxRanks - ranks.size()) {
+      return InvalidArgument("ranks={}: more than {} ranks", value, kMaxRanks);
+    }
+    for (int64_t rank = *first; rank <= *last; ++rank) ranks.push_back(static_cast<RankId>(rank));
+  }
+  return ranks;
+}
+
+Result<std::vector<int32_t>> ParseSplit(std::string_view value) {
+  std::vector<int32_t> split;
+  for (const std::string_view part : SplitText(value, '+')) {
+    const std::optional<int32_t> layers = ParseInteger<int32_t>(part);
+    if (!layers) {
+      return InvalidArgument("split={}: '{}' is no number of layers; right is one per stage, as in split=4+3", value,
+                             part);
+    }
+    split.push_back(*layers);
+  }
+  return split;
+}
+
+constexpr std::string_view kBufferRuleForm =
+    "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N]";
+
+Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
+  const size_t colon = part.find(':');
+  const std::string_view name = part.substr(0, colon);
+  const std::optional<int64_t> number =
+      colon == std::string_view::npos ? std::nullopt : ParseInteger<int64_t>(part.substr(colon + 1));
+  const bool bare = colon == std::string_view::npos;
+  const bool positive = number && *number >= 1;
+  if (index == 0 && bare && (name == "forward" || name == "reverse")) {
+    rule->order = name == "forward" ? BufferRule::Order::kForward : BufferRule::Order::kReverse;
+  } else if (index == 1 && bare && (name == "contiguous" || name == "bucketed")) {
+    rule->cut = name == "contiguous" ? BufferRule::Cut::kContiguous : BufferRule::Cut::kBucketed;
+  } else if (index == 1 && positive && name == "bucketed") {
+    rule->cut = BufferRule::Cut::kBucketedElems;
+    rule->bucket_elems = *number;
+  } else if (index >= 2 && positive && name == "start") {
+    rule->start_alignment = *number;
+  } else if (index >= 2 && positive && name == "end") {
+    rule->end_alignment = *number;
+  } else if (index >= 2 && positive && name == "endx") {
+    rule->end_alignment_per_dp = *number;
+  } else {
+    return InvalidArgument("'{}' does not fit; right is {}", part, kBufferRuleForm);
+  }
+  return Status::Ok();
+}
+
+Result<BufferRule> ParseBufferRule(std::string_view value) {
+  BufferRule rule;
+  const std::vector<std::string_view> parts = SplitText(value, '-');
+  if (parts.size() < 2) return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (Status status = ParseBufferPart(parts[i], i, &rule); !status.ok()) {
+      return status.Within(fmt::format("zero_order={}", value));
+    }
+  }
+  return rule;
+}
+
+std::string FormatBufferRule(const BufferRule& rule) {
+  std::string text = rule.order == BufferRule::Order::kForward ? "forward-" : "reverse-";
+  switch (rule.cut) {
+    case BufferRule::Cut::kContiguous:
+      text += "contiguous";
+      break;
+    case BufferRule::Cut::kBucketed:
+      text += "bucketed";
+      break;
+    case BufferRule::Cut::kBucketedElems:
+      text += fmt::format("bucketed:{}", rule.bucket_elems);
+      break;
+  }
+  if (rule.start_alignment != 1) text += fmt::format("-start:{}", rule.start_alignment);
+  if (rule.end_alignment != 1) text += fmt::format("-end:{}", rule.end_alignment);
+  if (rule.end_alignment_per_dp != 1) text += fmt::format("-endx:{}", rule.end_alignment_per_dp);
+  return text;
+}
+
+// Keys whose value is one whole number or list, and those of later versions.
+Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
+  if (key == "tp" || key == "pp" || key == "dp") {
+    DT_ASSIGN_OR_RETURN((key == "tp" ? layout->tp : key == "pp" ? layout->pp : layout->dp), ParseDegree(key, value));
+  } else if (key == "zero") {
+    const std::optional<int32_t> zero = ParseInteger<int32_t>(value);
+    if (!zero || *zero > 3) return InvalidArgument("zero={}: right is 0 or 1", value);
+    if (*zero > 1) return InvalidArgument("zero={} is not available yet; right is 0 or 1", value);
+    layout->zero = *zero;
+  } else if (key == "zero_order") {
+    DT_ASSIGN_OR_RETURN(layout->buffer, ParseBufferRule(value));
+  } else if (key == "split") {
+    DT_ASSIGN_OR_RETURN(layout->split, ParseSplit(value));
+  } else if (key == "ranks") {
+    DT_ASSIGN_OR_RETURN(layout->ranks, ParseRanks(value));
+  } else if (key == "order") {
+    layout->order = value;
+  } else if (key == "cp" || key == "ep" || key == "etp" || key == "vpp") {
+    DT_ASSIGN_OR_RETURN(const int32_t degree, ParseDegree(key, value));
+    if (degree > 1) return InvalidArgument("{}={} is not available yet; right is {}=1", key, value, key);
+  } else if (key == "eorder") {
+    return InvalidArgument("eorder={} is not available yet; leave it out", value);
+  } else {
+    return InvalidArgument(
+        "unknown key '{}'; known are tp, pp, dp, zero, zero_order, split, ranks, order, cp, ep, etp, vpp, eorder", key);
+  }
+  return Status::Ok();
+}
+
+Result<int32_t> DegreeOfDataParallel(const Layout& layout, std::optional<int32_t> num_ranks) {
+  const int64_t others = int64_t{layout.tp} * layout.pp;
+  if (!layout.ranks.empty()) {
+    const auto count = static_cast<int64_t>(layout.ranks.size());
+    if (count % others != 0) {
+      return InvalidArgument("ranks={} has {} ranks, tp={},pp={} needs a multiple of {}", FormatRanks(layout.ranks),
+                             count, layout.tp, layout.pp, others);
+    }
+    return static_cast<int32_t>(count / others);
+  }
+  return num_ranks ? std::max<int32_t>(static_cast<int32_t>(*num_ranks / others), 1) : 1;
+}
+
+}  // namespace
+
+std::string FormatRanks(const std::vector<RankId>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += '+';
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+Result<Layout> ParseLayout(std::string_view spec, std::optional<int32_t> num_ranks) {
+  Layout layout;
+  std::set<std::string_view> seen;
+  if (spec.empty()) return InvalidArgument("the layout is empty; right is tp=2,pp=2,dp=2");
+  for (const std::string_view item : SplitText(spec, ',')) {
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
+      return InvalidArgument("'{}' in layout '{}' is not KEY=VALUE; right is tp=2,pp=2,dp=2", item, spec);
+    }
+    const std::string_view key = item.substr(0, equals);
+    if (!seen.insert(key).second) return InvalidArgument("layout '{}' has {} twice", spec, key);
+    DT_RETURN_IF_ERROR(ParseKey(key, item.substr(equals + 1), &layout));
+  }
+  if (!seen.contains("dp")) {
+    DT_ASSIGN_OR_RETURN(layout.dp, DegreeOfDataParallel(layout, num_ranks));
+  }
+  DT_RETURN_IF_ERROR(layout.ValidateRanks(num_ranks));
+  return layout;
+}
+
+std::string Layout::ToString() const {
+  const Layout plain;
+  std::string text;
+  if (tp != 1) text += fmt::format("tp={},", tp);
+  if (pp != 1) text += fmt::format("pp={},", pp);
+  text += fmt::format("dp={}", dp);
+  if (zero != 0) text += fmt::format(",zero={}", zero);
+  if (buffer != plain.buffer) text += fmt::format(",zero_order={}", FormatBufferRule(buffer));
+  if (!split.empty()) text += fmt::format(",split={}", fmt::join(split, "+"));
+  if (!ranks.empty()) text += fmt::format(",ranks={}", FormatRanks(ranks));
+  if (order != plain.order) text += fmt::format(",order={}", order);
+  return text;
+}
+
+}  // namespace dynatrain::vps
