@@ -1,0 +1,87 @@
+// transport::Transport over one c10d Gloo group.
+//
+// On the wire a message of n bytes is one head message (header and the last n mod 256 KiB bytes, through a
+// buffer of our own) and n / 256 KiB messages of exactly 256 KiB, received in place. A head is always received into a
+// buffer that takes the longest head, so no length that a peer may send can overrun a receive, which Gloo
+// would answer by ending the process; lengths that differ are found in the header.
+#ifndef DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
+#define DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "dynatrain/base/status.h"
+#include "dynatrain/base/types.h"
+#include "dynatrain/bridge/reaper.h"
+#include "dynatrain/transport/transport.h"
+
+namespace dynatrain::bridge {
+
+// One thread at a time; Abort() from any. Nobody else may use the group for send and receive. The destructor gives
+// buffers back to the caller at once and leaves the group itself to the reaper.
+class C10dTransport final : public transport::Transport {
+ public:
+  // Takes `group`, whose group rank i is ranks[i]; `rank` is this process. `reaper` may be null.
+  C10dTransport(c10::intrusive_ptr<c10d::Backend> group, std::vector<RankId> ranks, RankId rank,
+                std::shared_ptr<Reaper> reaper);
+  ~C10dTransport() override;
+
+  RankId rank() const override { return rank_; }
+  const std::vector<RankId>& ranks() const override { return ranks_; }
+  transport::Capabilities capabilities() const override { return {}; }
+  std::string name() const override { return "gloo"; }
+
+  Result<transport::OpId> Send(RankId to, transport::Tag tag, ConstByteSpan data) override;
+  Result<transport::OpId> Receive(RankId from, transport::Tag tag, ByteSpan data) override;
+  Status Wait(transport::OpId op, Duration timeout) override;
+  void Abort() override;
+
+ private:
+  using Head = std::unique_ptr<std::byte[]>;
+
+  struct Operation {
+    bool is_send = false;
+    RankId peer = 0;
+    transport::Tag tag = 0;
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    Head head;
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;  // head, then full chunks
+  };
+
+  std::string Describe(const Operation& op) const;
+  Result<transport::OpId> Start(bool is_send, RankId peer, transport::Tag tag, std::byte* data, size_t bytes);
+  void Post(Operation& op, std::byte* data, size_t bytes, int position);
+  Head TakeHead();
+  Status WaitFor(Operation& op, Duration timeout);
+  Status WaitForWork(const Operation& op, const c10::intrusive_ptr<c10d::Work>& work, Duration left,
+                     Duration timeout);
+  Status TakeHeadIn(Operation& op);
+  Status Dead();
+  Status Fail(const Status& status);
+
+  c10::intrusive_ptr<c10d::Backend> group_;
+  const std::vector<RankId> ranks_;
+  const RankId rank_;
+  const std::shared_ptr<Reaper> reaper_;
+  std::map<RankId, int> positions_;
+  std::map<transport::OpId, Operation> operations_;
+  std::vector<Head> free_heads_;
+  transport::OpId next_op_ = 1;
+  Status failed_;
+
+  std::mutex abort_mutex_;  // guards the two below
+  bool aborted_ = false;
+  c10::intrusive_ptr<c10d::Work> waiting_;
+};
+
+}  // namespace dynatrain::bridge
+
+#endif  // DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
