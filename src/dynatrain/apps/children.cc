@@ -1,0 +1,191 @@
+#include "dynatrain/apps/children.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+extern char** environ;
+
+namespace dynatrain::apps {
+namespace {
+
+constexpr Duration kReapInterval = std::chrono::milliseconds(50);
+// Parent's copies live above the numbers that the child's file actions write to.
+constexpr int kLowestParentFd = 16;
+
+// A descriptor at or above kLowestParentFd, closed on exec.
+int MoveUp(int fd) {
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestParentFd);
+  ::close(fd);
+  return moved;
+}
+
+// An anonymous file that holds `text`, at its start.
+int TextFd(const std::string& text) {
+  const int fd = MoveUp(::memfd_create("dynatrain-config", MFD_CLOEXEC));
+  if (fd < 0) return -1;
+  const bool whole = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (!whole || ::lseek(fd, 0, SEEK_SET) != 0) {
+    ::close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+}  // namespace
+
+bool Children::Exit::by_signal() const { return WIFSIGNALED(wait_status); }
+
+std::string Children::Exit::Describe() const {
+  if (WIFSIGNALED(wait_status)) {
+    const int number = WTERMSIG(wait_status);
+    return fmt::format("rank {} (pid {}) was killed by signal {} ({})", rank, pid, number,
+                       ::strsignal(number));
+  }
+  return fmt::format("rank {} (pid {}) ended with exit code {}", rank, pid,
+                     WEXITSTATUS(wait_status));
+}
+
+Result<std::unique_ptr<Children>> Children::Spawn(
+    int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
+    const std::string& config, const std::string& log_directory) {
+  std::unique_ptr<Children> children(new Children);
+  children->children_.resize(static_cast<size_t>(count));
+  for (RankId rank = 0; rank < count; ++rank) {
+    DT_RETURN_IF_ERROR(children->SpawnOne(rank, arguments(rank), config,
+                                          fmt::format("{}/rank-{}.log", log_directory, rank)));
+  }
+  return children;
+}
+
+Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments,
+                          const std::string& config, const std::string& log_path) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return ResourceExhausted("cannot make a pipe for rank {}: {}", rank, std::strerror(errno));
+  }
+  const int read_end = MoveUp(ends[0]);
+  const int write_end = MoveUp(ends[1]);
+  const int config_fd = TextFd(config);
+  ::fcntl(read_end, F_SETFL, O_NONBLOCK);
+
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, 1, log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0644);
+  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  ::posix_spawn_file_actions_adddup2(&actions, config_fd, kConfigFd);
+  ::posix_spawn_file_actions_adddup2(&actions, write_end, kEventsFd);
+
+  std::vector<std::string> owned = arguments;
+  owned.insert(owned.begin(), "dynatrain");
+  std::vector<char*> argv;
+  for (std::string& argument : owned) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  Child& child = children_[static_cast<size_t>(rank)];
+  const int error =
+      ::posix_spawn(&child.pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(write_end);
+  ::close(config_fd);
+  child.events_fd = read_end;
+  if (error == 0) return {};
+  child.pid = -1;
+  return Unavailable("cannot start rank {} (log {}): {}", rank, log_path, std::strerror(error));
+}
+
+Children::~Children() {
+  Terminate(Duration::zero());
+  for (const Child& child : children_) {
+    if (child.events_fd >= 0) ::close(child.events_fd);
+  }
+}
+
+void Children::Poll(Duration timeout,
+                    const std::function<void(RankId, const std::string&)>& on_line,
+                    const std::function<void(const Exit&)>& on_exit) {
+  std::vector<pollfd> fds;
+  for (const Child& child : children_) {
+    if (child.events_fd >= 0) fds.push_back({child.events_fd, POLLIN, 0});
+  }
+  // Exits are seen by polling: a process may close its pipe long before it ends.
+  const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(
+      fds.empty() ? std::min(timeout, kReapInterval) : timeout);
+  ::poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
+  for (size_t i = 0; i < children_.size(); ++i) Drain(static_cast<RankId>(i), on_line);
+  ReapAll(on_line, on_exit);
+}
+
+void Children::Drain(RankId rank,
+                     const std::function<void(RankId, const std::string&)>& on_line) {
+  Child& child = children_[static_cast<size_t>(rank)];
+  std::array<char, 4096> chunk{};
+  while (child.events_fd >= 0) {
+    const ssize_t count = ::read(child.events_fd, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) break;
+    if (count <= 0) {
+      ::close(child.events_fd);
+      child.events_fd = -1;
+      break;
+    }
+    child.pending.append(chunk.data(), static_cast<size_t>(count));
+  }
+  size_t begin = 0;
+  for (size_t end; (end = child.pending.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    on_line(rank, child.pending.substr(begin, end - begin));
+  }
+  child.pending.erase(0, begin);
+}
+
+void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on_line,
+                       const std::function<void(const Exit&)>& on_exit) {
+  for (size_t i = 0; i < children_.size(); ++i) {
+    Child& child = children_[i];
+    int status = 0;
+    if (child.pid < 0 || ::waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+    const Exit exit{static_cast<RankId>(i), child.pid, status};
+    child.pid = -1;
+    Drain(exit.rank, on_line);
+    on_exit(exit);
+  }
+}
+
+bool Children::any_running() const {
+  return std::ranges::any_of(children_, [](const Child& child) { return child.pid >= 0; });
+}
+
+void Children::Terminate(Duration grace) {
+  const auto signal_all = [&](int number) {
+    for (const Child& child : children_) {
+      if (child.pid >= 0) ::kill(child.pid, number);
+    }
+  };
+  const auto ignore_line = [](RankId, const std::string&) {};
+  const auto ignore_exit = [](const Exit&) {};
+  if (!any_running()) return;
+  signal_all(SIGTERM);
+  const TimePoint end = MonotonicClock().Now() + grace;
+  while (any_running() && MonotonicClock().Now() < end) {
+    ReapAll(ignore_line, ignore_exit);
+    MonotonicClock().SleepUntil(std::min(end, MonotonicClock().Now() + kReapInterval));
+  }
+  signal_all(SIGKILL);
+  while (any_running()) {
+    ReapAll(ignore_line, ignore_exit);
+    if (any_running()) MonotonicClock().SleepUntil(MonotonicClock().Now() + kReapInterval / 10);
+  }
+}
+
+}  // namespace dynatrain::apps

@@ -1,0 +1,310 @@
+#include "dynatrain/apps/launcher.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dynatrain/apps/children.h"
+#include "dynatrain/apps/job_setup.h"
+#include "dynatrain/apps/progress.h"
+#include "dynatrain/bridge/c10d_store.h"
+#include "dynatrain/elastic/agent.h"
+#include "dynatrain/vps/layout.h"
+
+namespace dynatrain::apps {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr Duration kPollInterval = std::chrono::milliseconds(100);
+constexpr Duration kStoreTimeout = std::chrono::seconds(20);
+// After a first failure: how long to look for its cause before everything is ended.
+constexpr Duration kBlameWindow = std::chrono::milliseconds(700);
+constexpr Duration kTerminateGrace = std::chrono::seconds(2);
+
+std::atomic<int> received_signal{0};
+void OnSignal(int number) { received_signal = number; }
+
+void HandleSignals() {
+  struct sigaction action {};
+  action.sa_handler = OnSignal;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+// A directory for the ranks' logs; a temporary one is removed unless kept.
+class LogDirectory {
+ public:
+  static Result<std::unique_ptr<LogDirectory>> Make(const std::string& wanted) {
+    std::error_code error;
+    if (!wanted.empty()) {
+      fs::create_directories(wanted, error);
+      if (error) return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
+      return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
+    }
+    std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      return Unavailable("cannot make a temporary directory for logs; give --log-dir DIR");
+    }
+    return std::make_unique<LogDirectory>(name, /*temporary=*/true);
+  }
+  LogDirectory(std::string path, bool temporary) : path_(std::move(path)), temporary_(temporary) {}
+  LogDirectory(const LogDirectory&) = delete;
+  LogDirectory& operator=(const LogDirectory&) = delete;
+  ~LogDirectory() {
+    std::error_code ignored;
+    if (temporary_) fs::remove_all(path_, ignored);
+  }
+  void Keep() { temporary_ = false; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_;
+};
+
+// Where --json lines go.
+class JsonSink {
+ public:
+  static Result<JsonSink> Open(const std::optional<std::string>& where) {
+    JsonSink sink;
+    sink.to_stdout_ = where == "-";
+    if (where && *where != "-") {
+      sink.file_.open(*where, std::ios::trunc);
+      if (!sink.file_) return Unavailable("cannot write the JSON lines to {}", *where);
+    }
+    return sink;
+  }
+  void Write(const std::string& line) {
+    if (to_stdout_) {
+      std::printf("%s\n", line.c_str());
+      std::fflush(stdout);
+    } else if (file_.is_open()) {
+      file_ << line << std::endl;
+    }
+  }
+
+ private:
+  bool to_stdout_ = false;
+  std::ofstream file_;
+};
+
+// Who failed first, and why. A rank that was killed explains the errors of those that waited for it.
+class Blame {
+ public:
+  void AddError(RankId rank, const std::string& message) {
+    NoteTime();
+    if (error_.ok()) error_ = Unavailable("rank {}: {}", rank, message);
+  }
+  void AddExit(const Children::Exit& exit, const std::string& log_directory) {
+    NoteTime();
+    Status& slot = exit.by_signal() ? killed_ : exited_;
+    if (slot.ok()) {
+      slot = Unavailable("{}; the job cannot go on without it. Its log is {}/rank-{}.log",
+                         exit.Describe(), log_directory, exit.rank);
+    }
+  }
+  bool any() const { return since_.has_value(); }
+  bool settled() const { return any() && MonotonicClock().Now() > *since_ + kBlameWindow; }
+  Status verdict() const { return !killed_.ok() ? killed_ : !error_.ok() ? error_ : exited_; }
+
+ private:
+  void NoteTime() {
+    if (!since_) since_ = MonotonicClock().Now();
+  }
+  std::optional<TimePoint> since_;
+  Status killed_, error_, exited_;
+};
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, JsonSink sink, std::unique_ptr<LogDirectory> logs)
+      : options_(options), sink_(std::move(sink)), logs_(std::move(logs)),
+        progress_(options.config.steps) {}
+
+  Status Run() {
+    DT_RETURN_IF_ERROR(Start());
+    Status status = Follow();
+    if (!status.ok()) children_->Terminate(kTerminateGrace);
+    control_.reset();
+    progress_.End();
+    const std::lock_guard lock(mutex_);
+    if (!reports_.empty()) {
+      progress_.Note("\n" + SwitchTable(ReportsInOrder()));
+    }
+    if (!status.ok()) logs_->Keep();
+    return status;
+  }
+
+ private:
+  Status Start();
+  Status Follow();
+  void OnEvent(RankId rank, const std::string& line);
+  void OnStep(const json& event);
+  void OnSwitch(const std::string& line);
+  Result<int64_t> RequestSwitch(const std::string& spec);
+  Result<json> SwitchState(int64_t id);
+  json StatusJson();
+  std::vector<elastic::SwitchReport> ReportsInOrder() const {
+    std::vector<elastic::SwitchReport> list;
+    for (const auto& [id, report] : reports_) list.push_back(report);
+    return list;
+  }
+
+  const LaunchOptions& options_;
+  JsonSink sink_;
+  std::unique_ptr<LogDirectory> logs_;
+  Progress progress_;
+  std::unique_ptr<bridge::StoreServer> store_server_;
+  std::unique_ptr<Children> children_;
+  Blame blame_;
+
+  std::mutex mutex_;  // guards what follows: also used by the control server's threads
+  std::unique_ptr<elastic::Store> store_;
+  json last_step_ = json::object();
+  std::string layout_;
+  std::map<int64_t, elastic::SwitchReport> reports_;
+  int64_t last_requested_ = 0;
+
+  std::unique_ptr<ControlServer> control_;  // last: its threads use the rest
+};
+
+Status Job::Start() {
+  DT_ASSIGN_OR_RETURN(store_server_, bridge::StoreServer::Start({"127.0.0.1", 0}));
+  const bridge::StoreAddress address = store_server_->address();
+  DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(address, kStoreTimeout));
+  layout_ = options_.config.layout;
+  if (options_.control) {
+    ControlHandlers handlers{.request_switch = [this](const std::string& spec) { return RequestSwitch(spec); },
+                             .switch_state = [this](int64_t id) { return SwitchState(id); },
+                             .status = [this] { return StatusJson(); }};
+    DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(*options_.control, std::move(handlers)));
+    progress_.Note(fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
+  }
+  const auto arguments = [&](RankId rank) {
+    return std::vector<std::string>{"rank", "--rank", std::to_string(rank), "--store",
+                                    fmt::format("{}:{}", address.host, address.port)};
+  };
+  DT_ASSIGN_OR_RETURN(children_, Children::Spawn(options_.config.num_ranks, arguments,
+                                                 options_.config.ToJson(), logs_->path()));
+  return {};
+}
+
+Status Job::Follow() {
+  const auto on_line = [this](RankId rank, const std::string& line) { OnEvent(rank, line); };
+  const auto on_exit = [this](const Children::Exit& exit) {
+    if (exit.failed()) blame_.AddExit(exit, logs_->path());
+  };
+  while (children_->any_running() && !blame_.settled()) {
+    if (received_signal != 0) {
+      return Aborted("stopped by signal {} after step {}; nothing was saved", received_signal.load(),
+                     last_step_.value("step", 0));
+    }
+    children_->Poll(kPollInterval, on_line, on_exit);
+  }
+  if (blame_.any()) return blame_.verdict();
+  return {};
+}
+
+void Job::OnEvent(RankId rank, const std::string& line) {
+  const json event = json::parse(line, nullptr, false);
+  const std::string name = event.is_object() ? event.value("event", "") : "";
+  const std::lock_guard lock(mutex_);
+  if (name == "error") {
+    blame_.AddError(rank, event.value("message", "unknown"));
+    return;
+  }
+  sink_.Write(line);
+  if (name == "step") OnStep(event);
+  if (name == "switch") OnSwitch(line);
+  if (name == "saved") {
+    progress_.Note(fmt::format("saved step {} to {} in {}", event.value("step", 0),
+                               event.value("path", ""), FormatSeconds(event.value("seconds", 0.0))));
+  }
+  if (name == "resumed") {
+    progress_.Note(fmt::format("resumed step {} from {} in {}", event.value("step", 0),
+                               event.value("path", ""), FormatSeconds(event.value("load_seconds", 0.0))));
+  }
+}
+
+void Job::OnStep(const json& event) {
+  last_step_ = event;
+  layout_ = event.value("layout", layout_);
+  const double seconds = event.value("seconds", 0.0);
+  const double rate = seconds > 0 ? event.value("tokens", 0.0) / seconds : 0;
+  progress_.Step(event.value("step", int64_t{0}), event.value("loss", 0.0), rate, layout_);
+}
+
+void Job::OnSwitch(const std::string& line) {
+  const Result<elastic::SwitchReport> report = elastic::SwitchReport::FromJson(line);
+  if (!report.ok()) {
+    progress_.Note(report.status().ToString());
+    return;
+  }
+  reports_[report->id] = *report;
+  if (report->outcome == elastic::Outcome::kCommitted) {
+    progress_.Note(fmt::format("switch {} after step {}: {} -> {}, pause {}, moved {}", report->id,
+                               report->step, report->from, report->to,
+                               FormatSeconds(report->pause_seconds), FormatBytes(report->moved_bytes)));
+  } else {
+    progress_.Note(fmt::format("switch {} to {} was rolled back, the job goes on in {}: {}", report->id,
+                               report->to, report->from, report->reason));
+  }
+}
+
+Result<int64_t> Job::RequestSwitch(const std::string& spec) {
+  DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(options_.config));
+  DT_ASSIGN_OR_RETURN(const vps::Layout layout, setup.CheckedLayout(spec));
+  const std::lock_guard lock(mutex_);
+  if (layout.ToString() == layout_ && static_cast<int64_t>(reports_.size()) >= last_requested_) {
+    return FailedPrecondition("the job is already in layout {}", layout_);
+  }
+  DT_ASSIGN_OR_RETURN(last_requested_, elastic::RequestSwitch(*store_, layout.ToString(),
+                                                              last_step_.value("step", int64_t{0})));
+  return last_requested_;
+}
+
+Result<json> Job::SwitchState(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto at = reports_.find(id); at != reports_.end()) {
+    return json{{"state", "done"}, {"report", json::parse(at->second.ToJson())}};
+  }
+  if (id < 1 || id > std::max(last_requested_, reports_.empty() ? 0 : reports_.rbegin()->first)) {
+    return NotFound("no switch {} was asked for", id);
+  }
+  return json{{"state", "pending"}};
+}
+
+json Job::StatusJson() {
+  const std::lock_guard lock(mutex_);
+  json status = {{"step", last_step_.value("step", int64_t{0})}, {"steps", options_.config.steps},
+                 {"layout", layout_},        {"num_ranks", options_.config.num_ranks},
+                 {"model", options_.config.model}, {"switches", json::array()}};
+  if (last_step_.contains("loss")) status["loss"] = last_step_["loss"];
+  for (const auto& [id, report] : reports_) status["switches"].push_back(json::parse(report.ToJson()));
+  return status;
+}
+
+}  // namespace
+
+Status Launch(const LaunchOptions& options) {
+  HandleSignals();
+  DT_ASSIGN_OR_RETURN(JsonSink sink, JsonSink::Open(options.json));
+  DT_ASSIGN_OR_RETURN(auto logs, LogDirectory::Make(options.log_directory));
+  return Job(options, std::move(sink), std::move(logs)).Run();
+}
+
+}  // namespace dynatrain::apps
