@@ -1,0 +1,174 @@
+#include "dynatrain/models/config.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+namespace dynatrain::models {
+
+namespace {
+
+using Json = nlohmann::json;
+using Family = ModelConfig::Family;
+
+// Reads the keys of one JSON object and keeps the first error.
+class Reader {
+ public:
+  explicit Reader(const Json& object) : object_(object) {}
+
+  // A whole number of at least 1. `fallback` stands in for a key that is missing or null; without it that is an error.
+  int64_t Count(const char* key, std::optional<int64_t> fallback = std::nullopt) {
+    constexpr int64_t kMax = int64_t{1} << 40;
+    const Json* value = Find(key);
+    if (value == nullptr) {
+      if (!fallback) Fail(InvalidArgument("key '{}' is missing", key));
+      return fallback.value_or(1);
+    }
+    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMax) {
+      Fail(InvalidArgument("key '{}' is {}; right is a whole number of at least 1", key, value->dump()));
+      return 1;
+    }
+    return value->get<int64_t>();
+  }
+  int32_t Layers(const char* key) {
+    constexpr int64_t kMax = 100000;
+    const int64_t layers = Count(key);
+    if (layers > kMax) Fail(InvalidArgument("key '{}' is {}; right is at most {}", key, layers, kMax));
+    return static_cast<int32_t>(std::min(layers, kMax));
+  }
+  double Positive(const char* key, double fallback) {
+    const Json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !(value->get<double>() > 0)) {
+      Fail(InvalidArgument("key '{}' is {}; right is a number above 0", key, value->dump()));
+      return fallback;
+    }
+    return value->get<double>();
+  }
+  bool Flag(const char* key, bool fallback) {
+    const Json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) {
+      Fail(InvalidArgument("key '{}' is {}; right is true or false", key, value->dump()));
+      return fallback;
+    }
+    return value->get<bool>();
+  }
+  std::string Text(const char* key, std::string fallback) {
+    const Json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_string()) {
+      Fail(InvalidArgument("key '{}' is {}; right is a text", key, value->dump()));
+      return fallback;
+    }
+    return value->get<std::string>();
+  }
+  // The value of a key; none if it is missing or null.
+  const Json* Find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  void Fail(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const Json& object_;
+  Status status_;
+};
+
+// "rope_theta" and "rope_scaling" of older files, "rope_parameters" of newer ones.
+void ReadRope(Reader* reader, ModelConfig* config) {
+  config->rope_theta = reader->Positive("rope_theta", 10000.0);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* rope = reader->Find(key);
+    if (rope == nullptr) continue;
+    if (!rope->is_object()) {
+      reader->Fail(InvalidArgument("key '{}' is {}; right is an object", key, rope->dump()));
+      return;
+    }
+    Reader inner(*rope);
+    config->rope_theta = inner.Positive("rope_theta", config->rope_theta);
+    config->rope_scaling = inner.Text("rope_type", inner.Text("type", "default"));
+    if (config->rope_scaling == "default") config->rope_scaling.clear();
+    reader->Fail(inner.status().Within(key));
+  }
+}
+
+ModelConfig ReadLlama(Reader* reader) {
+  ModelConfig config;
+  config.family = Family::kLlama;
+  config.layers = reader->Layers("num_hidden_layers");
+  config.hidden = reader->Count("hidden_size");
+  config.heads = reader->Count("num_attention_heads");
+  config.kv_heads = reader->Count("num_key_value_heads", config.heads);
+  config.head_dim = reader->Count("head_dim", std::max<int64_t>(config.hidden / config.heads, 1));
+  config.ffn = reader->Count("intermediate_size");
+  config.vocab = reader->Count("vocab_size");
+  config.max_positions = reader->Count("max_position_embeddings", 2048);
+  config.norm_eps = reader->Positive("rms_norm_eps", 1e-6);
+  config.tied = reader->Flag("tie_word_embeddings", false);
+  config.qkv_bias = config.out_bias = reader->Flag("attention_bias", false);
+  config.mlp_bias = reader->Flag("mlp_bias", false);
+  if (const std::string act = reader->Text("hidden_act", "silu"); act != "silu") {
+    reader->Fail(InvalidArgument("key 'hidden_act' is \"{}\"; available is \"silu\"", act));
+  }
+  ReadRope(reader, &config);
+  return config;
+}
+
+ModelConfig ReadGpt2(Reader* reader) {
+  ModelConfig config;
+  config.family = Family::kGpt;
+  config.layers = reader->Layers("n_layer");
+  config.hidden = reader->Count("n_embd");
+  config.heads = config.kv_heads = reader->Count("n_head");
+  config.head_dim = std::max<int64_t>(config.hidden / config.heads, 1);
+  config.ffn = reader->Count("n_inner", 4 * config.hidden);
+  config.vocab = reader->Count("vocab_size");
+  config.max_positions = reader->Count("n_positions");
+  config.norm_eps = reader->Positive("layer_norm_epsilon", 1e-5);
+  config.tied = reader->Flag("tie_word_embeddings", true);
+  config.qkv_bias = config.out_bias = config.mlp_bias = true;
+  if (config.hidden % config.heads != 0) {
+    reader->Fail(InvalidArgument("n_embd={} is not a multiple of n_head={}", config.hidden, config.heads));
+  }
+  return config;
+}
+
+Status CheckConfig(const ModelConfig& config) {
+  if (config.heads % config.kv_heads != 0) {
+    return InvalidArgument("{} query heads are not a multiple of {} key-value heads", config.heads, config.kv_heads);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<ModelConfig> ParseConfig(std::string_view json) {
+  Json object;
+  try {
+    object = Json::parse(json);
+  } catch (const Json::parse_error& error) {
+    return InvalidArgument("not JSON: {}", error.what());
+  }
+  if (!object.is_object()) return InvalidArgument("not a JSON object");
+  Reader reader(object);
+  const std::string type = reader.Text("model_type", "");
+  ModelConfig config;
+  if (type == "llama" || type == "mistral") {
+    config = ReadLlama(&reader);
+  } else if (type == "gpt2") {
+    config = ReadGpt2(&reader);
+  } else {
+    reader.Fail(InvalidArgument("model_type '{}' is not available; available are llama, mistral, gpt2", type));
+  }
+  DT_RETURN_IF_ERROR(reader.status());
+  DT_RETURN_IF_ERROR(CheckConfig(config));
+  config.name = type;
+  return config;
+}
+
+}  // namespace dynatrain::models
