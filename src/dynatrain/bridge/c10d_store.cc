@@ -13,6 +13,7 @@
 
 #include "dynatrain/bridge/deadline.h"
 #include "dynatrain/bridge/fence.h"
+#include "dynatrain/bridge/numeric_names.h"
 
 namespace dynatrain::bridge {
 namespace {
@@ -171,6 +172,7 @@ StoreServer::StoreServer(StoreAddress address, c10::intrusive_ptr<c10d::Store> s
 StoreServer::~StoreServer() = default;
 
 Result<std::unique_ptr<StoreServer>> StoreServer::Start(const StoreAddress& bind) {
+  UseNumericNames();
   DT_ASSIGN_OR_RETURN(const Socket socket, Listen(bind));
   c10d::TCPStoreOptions options;
   options.port = socket.port;
@@ -190,6 +192,7 @@ Result<int64_t> StoreServer::KeyCount() {
 }
 
 Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& address, Duration timeout) {
+  UseNumericNames();
   c10d::TCPStoreOptions options;
   options.port = address.port;
   options.waitWorkers = false;

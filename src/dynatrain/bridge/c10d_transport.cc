@@ -98,7 +98,7 @@ Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte*
 void C10dTransport::Post(Operation& op, std::byte* data, size_t bytes, int position) {
   const int tag = static_cast<int>(op.tag);
   const size_t tail = bytes % kChunk;
-  op.head = TakeHead();
+  op.head = op.is_send ? std::make_unique_for_overwrite<std::byte[]>(sizeof(Header) + tail) : TakeHead();
   auto post = [&](std::byte* at, size_t length) {
     std::vector<at::Tensor> view = View(at, length);
     op.works.push_back(op.is_send ? group_->send(view, position, tag) : group_->recv(view, position, tag));
@@ -127,7 +127,7 @@ Status C10dTransport::Wait(OpId id, Duration timeout) {
   if (it == operations_.end()) return InvalidArgument("operation {} is not outstanding", id);
   // After a failure Gloo may still use the buffers, so the operation stays until the group goes.
   if (const Status status = WaitFor(it->second, timeout); !status.ok()) return Fail(status);
-  if (it->second.head != nullptr) free_heads_.push_back(std::move(it->second.head));
+  if (!it->second.is_send && it->second.head != nullptr) free_heads_.push_back(std::move(it->second.head));
   operations_.erase(it);
   return {};
 }

@@ -73,7 +73,7 @@ class C10dTransport final : public transport::Transport {
   const std::shared_ptr<Reaper> reaper_;
   std::map<RankId, int> positions_;
   std::map<transport::OpId, Operation> operations_;
-  std::vector<Head> free_heads_;
+  std::vector<Head> free_heads_;  // for receives, of the longest size
   transport::OpId next_op_ = 1;
   Status failed_;
 
