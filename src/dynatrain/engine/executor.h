@@ -33,6 +33,7 @@ class Staging {
 
 // Runs all of `program`. On an error (kDataLoss: a check failed, names the tensor and box; else the transport's) the new
 // buffers hold garbage and the old ones are untouched. `timeout` bounds each wait. Calls nothing that allocates much.
+// Messages may still be under way after an error: destroy the transport before the new state and the staging memory.
 Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state, StateBuffers* new_state,
                                 transport::Transport& transport, Staging* staging, Verify verify, const Clock& clock,
                                 Duration timeout);

@@ -8,6 +8,8 @@
 #define DYNATRAIN_ENGINE_PROGRAM_H_
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -43,7 +45,7 @@ struct Message {
   transport::Tag tag;
   ByteCount bytes;
   std::vector<Fragment> fragments;
-  bool in_place;  // one dense fragment: sent from or received into the state buffer itself
+  bool in_place;  // the fragments are one dense run: sent from or received into the state buffer itself
 };
 
 struct LocalCopy {
@@ -69,12 +71,24 @@ struct ProgramStats {
   ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank
 };
 
+inline constexpr int32_t kDefaultWindow = 4;
+inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
+
 struct Program {
   RankId rank = 0;
   std::vector<Phase> phases;
   // For each new buffer: the old buffer whose storage it takes over whole (same shards at the same offsets), or -1.
   std::vector<vps::BufferIndex> alias;
   ProgramStats stats;
+  // Where the pieces lie by the shard maps alone: what checks look at, whatever the fragments say.
+  std::vector<vps::Shard> old_shards;
+  std::vector<vps::Shard> new_shards;
+  std::vector<vps::Buffer> old_buffers;
+  std::vector<vps::Buffer> new_buffers;
+  // Names of the tensors that move, ascending by id; for errors.
+  std::vector<std::pair<vps::TensorId, std::string>> tensor_names;
+  int32_t window = kDefaultWindow;              // messages in flight per direction
+  ByteCount chunk_bytes = kDefaultChunkBytes;  // longer messages are cut; equal on all ranks
   // Hash of all inputs; equal on all ranks of a switch.
   uint64_t inputs_fingerprint = 0;
   // Sum over this rank's sends of h(message) minus the sum over its receives, mod 2^64; the sum over all ranks is 0.
@@ -84,6 +98,14 @@ struct Program {
 // `ranks`: everybody who takes part (old and new ranks, ascending), the same list on every rank; fixes the rounds. Pure.
 Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
                         const planner::Topology& topology, const std::vector<RankId>& ranks);
+
+// The peers of a program's messages, ascending: the pairs of a transport that are worth warming up.
+std::vector<RankId> PeersOf(const Program& program);
+
+// Where a piece lies by the shards of its rank, ordered by (tensor, box) as ShardMap::ShardsOf gives them.
+// kInternal, naming tensor and box, if it lies in none of them whole.
+Result<Region> RegionOf(const planner::Piece& piece, const std::vector<vps::Shard>& shards,
+                        const std::vector<vps::Buffer>& buffers);
 
 }  // namespace dynatrain::engine
 

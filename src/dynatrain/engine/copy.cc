@@ -1,0 +1,224 @@
+#include "dynatrain/engine/copy.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace dynatrain::engine {
+namespace {
+
+using vps::Coords;
+using vps::kMaxDims;
+
+// A copy loop nest over axes of extent above 1, outermost first, with strides in bytes; axes that lie
+// one behind the other on both sides are one axis. `row` bytes are contiguous on both sides.
+struct Nest {
+  int dims = 0;
+  std::array<int64_t, kMaxDims> extent{};
+  std::array<int64_t, kMaxDims> from{};
+  std::array<int64_t, kMaxDims> to{};
+  int64_t row = 0;
+  bool empty = false;
+
+  void Push(int64_t axis_extent, int64_t from_stride, int64_t to_stride) {
+    if (dims > 0) {
+      const auto last = static_cast<size_t>(dims - 1);
+      if (from[last] == axis_extent * from_stride && to[last] == axis_extent * to_stride) {
+        extent[last] *= axis_extent;
+        from[last] = from_stride;
+        to[last] = to_stride;
+        return;
+      }
+    }
+    const auto next = static_cast<size_t>(dims++);
+    extent[next] = axis_extent;
+    from[next] = from_stride;
+    to[next] = to_stride;
+  }
+};
+
+Nest MakeNest(const Coords& extent, const Coords& from, const Coords& to, int64_t elem_bytes) {
+  Nest nest;
+  nest.row = elem_bytes;
+  for (int axis = 0; axis < extent.dims(); ++axis) {
+    if (extent[axis] == 0) nest.empty = true;
+    if (extent[axis] > 1) nest.Push(extent[axis], from[axis] * elem_bytes, to[axis] * elem_bytes);
+  }
+  if (nest.dims > 0) {
+    const auto last = static_cast<size_t>(nest.dims - 1);
+    if (nest.from[last] == elem_bytes && nest.to[last] == elem_bytes) {
+      nest.row *= nest.extent[last];
+      --nest.dims;
+    }
+  }
+  return nest;
+}
+
+// The innermost loop, with the row length known to the compiler where rows are single elements.
+template <class RowBytes>
+void CopyRows(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride, int64_t count,
+              RowBytes row) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride, static_cast<size_t>(row));
+  }
+}
+
+void CopyInnermost(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
+                   int64_t count, int64_t row) {
+  switch (row) {
+    case 1:
+      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 1>());
+    case 2:
+      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 2>());
+    case 4:
+      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 4>());
+    case 8:
+      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 8>());
+    default:
+      return CopyRows(from, from_stride, to, to_stride, count, row);
+  }
+}
+
+// Calls visit(from offset, to offset) for every index of the axes before the last one.
+template <class Visit>
+void ForEachOuter(const Nest& nest, const Visit& visit) {
+  std::array<int64_t, kMaxDims> index{};
+  int64_t from = 0;
+  int64_t to = 0;
+  while (true) {
+    visit(from, to);
+    int axis = nest.dims - 2;
+    for (; axis >= 0; --axis) {
+      const auto a = static_cast<size_t>(axis);
+      from += nest.from[a];
+      to += nest.to[a];
+      if (++index[a] < nest.extent[a]) break;
+      from -= nest.extent[a] * nest.from[a];
+      to -= nest.extent[a] * nest.to[a];
+      index[a] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
+void RunNest(const Nest& nest, const std::byte* from, std::byte* to) {
+  if (nest.empty) return;
+  if (nest.dims == 0) {
+    std::memcpy(to, from, static_cast<size_t>(nest.row));
+    return;
+  }
+  const auto last = static_cast<size_t>(nest.dims - 1);
+  ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
+    CopyInnermost(from + from_offset, nest.from[last], to + to_offset, nest.to[last], nest.extent[last],
+                  nest.row);
+  });
+}
+
+template <class Span>
+auto* Start(Span buffer, const Region& region) {
+  return buffer.data() + region.offset * region.elem_bytes;
+}
+
+// Feeds the hash with the rows of the region; short rows are gathered first.
+class RowHasher {
+ public:
+  RowHasher() { XXH3_64bits_reset(&state_); }
+  void Add(const std::byte* row, int64_t bytes) {
+    if (bytes > kGather / 4) {
+      Flush();
+      XXH3_64bits_update(&state_, row, static_cast<size_t>(bytes));
+      return;
+    }
+    if (used_ + bytes > kGather) Flush();
+    std::memcpy(gathered_.data() + used_, row, static_cast<size_t>(bytes));
+    used_ += bytes;
+  }
+  uint64_t Finish() {
+    Flush();
+    return XXH3_64bits_digest(&state_);
+  }
+
+ private:
+  static constexpr int64_t kGather = 4096;
+  void Flush() {
+    if (used_ > 0) XXH3_64bits_update(&state_, gathered_.data(), static_cast<size_t>(used_));
+    used_ = 0;
+  }
+  XXH3_state_t state_;
+  std::array<std::byte, kGather> gathered_;
+  int64_t used_ = 0;
+};
+
+}  // namespace
+
+bool IsDense(const Region& region) {
+  int64_t expected = 1;
+  for (int axis = region.extent.dims() - 1; axis >= 0; --axis) {
+    if (region.extent[axis] == 0) return true;
+    if (region.extent[axis] > 1 && region.strides[axis] != expected) return false;
+    expected *= region.extent[axis];
+  }
+  return true;
+}
+
+bool Fits(const Region& region, ByteCount bytes) {
+  int64_t last = region.offset;
+  for (int axis = 0; axis < region.extent.dims(); ++axis) {
+    if (region.extent[axis] == 0) return true;
+    if (region.strides[axis] < 0) return false;
+    last += (region.extent[axis] - 1) * region.strides[axis];
+  }
+  return region.offset >= 0 && (last + 1) * region.elem_bytes <= bytes;
+}
+
+void Pack(ConstByteSpan buffer, const Region& region, ByteSpan run) {
+  DT_CHECK(static_cast<ByteCount>(run.size()) == region.bytes());
+  RunNest(MakeNest(region.extent, region.strides, vps::RowMajorStrides(region.extent), region.elem_bytes),
+          Start(buffer, region), run.data());
+}
+
+void Unpack(ConstByteSpan run, const Region& region, ByteSpan buffer) {
+  DT_CHECK(static_cast<ByteCount>(run.size()) == region.bytes());
+  RunNest(MakeNest(region.extent, vps::RowMajorStrides(region.extent), region.strides, region.elem_bytes),
+          run.data(), Start(buffer, region));
+}
+
+void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer, const Region& to) {
+  DT_CHECK(from.extent == to.extent && from.elem_bytes == to.elem_bytes);
+  RunNest(MakeNest(from.extent, from.strides, to.strides, from.elem_bytes), Start(from_buffer, from),
+          Start(to_buffer, to));
+}
+
+void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {
+  const Nest nest = MakeNest(region.extent, region.strides, region.strides, region.elem_bytes);
+  if (nest.empty) return;
+  std::byte* start = Start(buffer, region);
+  const int64_t count = nest.dims == 0 ? 1 : nest.extent[static_cast<size_t>(nest.dims - 1)];
+  const int64_t stride = nest.dims == 0 ? 0 : nest.from[static_cast<size_t>(nest.dims - 1)];
+  ForEachOuter(nest, [&](int64_t offset, int64_t) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memset(start + offset + i * stride, std::to_integer<int>(value), static_cast<size_t>(nest.row));
+    }
+  });
+}
+
+uint64_t HashRegion(ConstByteSpan buffer, const Region& region) {
+  const Nest nest = MakeNest(region.extent, region.strides, region.strides, region.elem_bytes);
+  if (nest.empty) return XXH3_64bits(nullptr, 0);
+  const std::byte* start = Start(buffer, region);
+  if (nest.dims == 0) return XXH3_64bits(start, static_cast<size_t>(nest.row));
+  RowHasher hasher;
+  const auto last = static_cast<size_t>(nest.dims - 1);
+  ForEachOuter(nest, [&](int64_t offset, int64_t) {
+    for (int64_t i = 0; i < nest.extent[last]; ++i) {
+      hasher.Add(start + offset + i * nest.from[last], nest.row);
+    }
+  });
+  return hasher.Finish();
+}
+
+}  // namespace dynatrain::engine

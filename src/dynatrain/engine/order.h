@@ -1,0 +1,47 @@
+// The order of a program: which pairs meet in which round, and what a rank does one after the other. The executor, the
+// checker and the simulator all follow ActionsOf.
+#ifndef DYNATRAIN_ENGINE_ORDER_H_
+#define DYNATRAIN_ENGINE_ORDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "dynatrain/engine/program.h"
+
+namespace dynatrain::engine {
+
+// The round in which participants `a` and `b` of `n` meet. In one round each participant meets at most one other. XOR for a
+// power of two (rounds 1 .. n-1), else the circle method (0 .. n-1; an odd n sits one out per round).
+int32_t RoundOf(int32_t a, int32_t b, int32_t n);
+int32_t NumRounds(int32_t n);  // all rounds are below it
+
+// What goes over the wire for one message besides its data.
+enum class Wire : uint32_t { kData = 0, kHashes = 1, kAcknowledgement = 2 };
+// The tag of message.tag's companion.
+inline transport::Tag TagOf(const Message& message, Wire wire) {
+  return message.tag + static_cast<transport::Tag>(wire);
+}
+inline constexpr transport::Tag kTagsPerMessage = 4;
+
+struct Action {
+  enum class Kind : uint8_t {
+    kPostReceive,    // message `index` of phase.receives
+    kPostSend,       // pack and post message `index` of phase.sends
+    kCopies,         // all local copies of the phase
+    kFinishReceive,  // wait for it, unpack
+    kFinishSend,     // wait for it
+    kVerify          // compare the hashes of everything received in the phase
+  };
+  Kind kind;
+  int32_t phase;
+  int32_t index;
+  int32_t slot;  // of staging memory: messages with equal slot and direction never overlap in time
+};
+
+// One rank's actions in order. At most program.window messages per direction are between post and finish; a message waits
+// for none that has a larger (phase, round).
+std::vector<Action> ActionsOf(const Program& program);
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_ORDER_H_

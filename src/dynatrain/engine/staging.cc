@@ -1,0 +1,64 @@
+#include "dynatrain/engine/staging.h"
+
+#include <algorithm>
+
+namespace dynatrain::engine {
+
+Result<std::unique_ptr<StagingMemory>> StagingMemory::Make(const Program& program, Verify verify) {
+  auto staging = std::make_unique<StagingMemory>();
+  staging->actions_ = ActionsOf(program);
+  DT_RETURN_IF_ERROR(staging->MakeSlots(program));
+  staging->checks_ = verify != Verify::kOff;
+  if (!staging->checks_) return staging;
+  for (const Phase& phase : program.phases) {
+    DT_RETURN_IF_ERROR(MakeChecks(phase.receives, program.new_shards, program.new_buffers,
+                                  &staging->receive_checks_.emplace_back()));
+    DT_RETURN_IF_ERROR(MakeChecks(phase.sends, program.old_shards, program.old_buffers,
+                                  &staging->send_checks_.emplace_back()));
+  }
+  return staging;
+}
+
+Status StagingMemory::MakeSlots(const Program& program) {
+  std::map<std::pair<bool, int32_t>, ByteCount> bytes_of;
+  for (const Action& action : actions_) {
+    const bool sending = action.kind == Action::Kind::kPostSend;
+    if (!sending && action.kind != Action::Kind::kPostReceive) continue;
+    const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
+    const Message& message =
+        (sending ? phase.sends : phase.receives)[static_cast<size_t>(action.index)];
+    ByteCount& bytes = bytes_of[{sending, action.slot}];
+    if (!message.in_place) bytes = std::max(bytes, message.bytes);
+  }
+  for (const auto& [slot, bytes] : bytes_of) {
+    Result<std::shared_ptr<Storage>> storage = Storage::Make(bytes);
+    if (!storage.ok()) return storage.status().Within("staging memory of a switch");
+    slots_[slot] = *std::move(storage);
+  }
+  return Status::Ok();
+}
+
+Status StagingMemory::MakeChecks(const std::vector<Message>& messages, const std::vector<vps::Shard>& shards,
+                                 const std::vector<vps::Buffer>& buffers,
+                                 std::vector<MessageCheck>* checks) {
+  for (const Message& message : messages) {
+    MessageCheck& check = checks->emplace_back();
+    check.hashes.resize(message.fragments.size());
+    for (const Fragment& fragment : message.fragments) {
+      DT_ASSIGN_OR_RETURN(const Region region, RegionOf(fragment.piece, shards, buffers));
+      check.regions.push_back(region);
+    }
+  }
+  return Status::Ok();
+}
+
+ByteSpan StagingMemory::SlotFor(const Action& action, bool sending, ByteCount bytes) const {
+  return slots_.at({sending, action.slot})->memory().first(static_cast<size_t>(bytes));
+}
+
+Result<std::unique_ptr<Staging>> Staging::Make(const Program& program, Verify verify) {
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<StagingMemory> staging, StagingMemory::Make(program, verify));
+  return std::unique_ptr<Staging>(std::move(staging));
+}
+
+}  // namespace dynatrain::engine

@@ -1,0 +1,50 @@
+// Inside of Staging: memory for messages that are not sent from or received into state buffers, and for hashes.
+#ifndef DYNATRAIN_ENGINE_STAGING_H_
+#define DYNATRAIN_ENGINE_STAGING_H_
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dynatrain/engine/executor.h"
+#include "dynatrain/engine/order.h"
+#include "dynatrain/engine/storage.h"
+
+namespace dynatrain::engine {
+
+// Where the checks of one message look: a region for each fragment, found from the shard maps and not from the fragments.
+struct MessageCheck {
+  std::vector<Region> regions;
+  std::vector<uint64_t> hashes;  // as sent over the wire
+};
+
+class StagingMemory final : public Staging {
+ public:
+  static Result<std::unique_ptr<StagingMemory>> Make(const Program& program, Verify verify);
+
+  bool checks() const { return checks_; }
+  const std::vector<Action>& actions() const { return actions_; }
+  // The memory of a message that is not in place.
+  ByteSpan SlotFor(const Action& action, bool sending, ByteCount bytes) const;
+  // Precondition: checks().
+  MessageCheck& CheckOf(int32_t phase, int32_t index, bool sending) {
+    return (sending ? send_checks_ : receive_checks_)[static_cast<size_t>(phase)][static_cast<size_t>(index)];
+  }
+
+ private:
+  using Checks = std::vector<std::vector<MessageCheck>>;  // by phase and message
+  Status MakeSlots(const Program& program);
+  static Status MakeChecks(const std::vector<Message>& messages, const std::vector<vps::Shard>& shards,
+                           const std::vector<vps::Buffer>& buffers, std::vector<MessageCheck>* checks);
+
+  bool checks_ = false;
+  std::vector<Action> actions_;
+  std::map<std::pair<bool, int32_t>, std::shared_ptr<Storage>> slots_;  // by (sending, slot)
+  Checks receive_checks_;
+  Checks send_checks_;
+};
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_STAGING_H_
