@@ -82,10 +82,10 @@ struct KindSpec {
 struct Parameter {
   std::string name;
   Shape shape;
-  Split split;
-  std::vector<Home> homes;  // more than one: tied; copies on different stages must agree bitwise
+  Split split = {};
+  std::vector<Home> homes = {};  // more than one: tied; copies on different stages must agree bitwise
   // The state that exists for it, ordered by Kind; a parameter may have no moments.
-  std::vector<KindSpec> kinds;
+  std::vector<KindSpec> kinds = {};
   bool trainable = true;     // only trainable parameters take part in flat gradient and optimizer buffers
   bool weight_decay = true;  // belongs to the optimizer's decay group
 };

@@ -51,9 +51,9 @@ struct Layout {
   int32_t pp = 1;
   int32_t dp = 1;
   int32_t zero = 0;  // 0: everything replicated over dp; 1: master and moments cut over dp
-  BufferRule buffer;
-  std::vector<int32_t> split;  // layers per stage; empty: balanced
-  std::vector<RankId> ranks;   // rank at each position; empty: position p is rank p
+  BufferRule buffer = {};
+  std::vector<int32_t> split = {};  // layers per stage; empty: balanced
+  std::vector<RankId> ranks = {};   // rank at each position; empty: position p is rank p
   // Axes from the smallest stride to the largest; a permutation of tp, dp, pp.
   std::string order = "tp-dp-pp";
 
