@@ -23,8 +23,8 @@ namespace dynatrain::bridge {
 struct GlooOptions {
   // Where groups listen and connect: a network interface ("lo", "eth0") or, if empty, an IP address or host name of
   // this machine. One of them is needed; looking up the machine's own name can take seconds.
-  std::string interface;
-  std::string address;
+  std::string interface = {};
+  std::string address = {};
   // Default deadline of every operation on a group once it is built.
   Duration operation_timeout = std::chrono::seconds(60);
 };
