@@ -1,0 +1,320 @@
+// Faults of the field (uneven sizes, padding, ties, fused weights) on state moved element by element through layouts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "dynatrain/vps/digest.h"
+#include "dynatrain/vps/element_oracle.h"
+#include "dynatrain/vps/shard_map.h"
+
+namespace dynatrain::vps {
+namespace {
+
+using testing::DistinctValue;
+using testing::Element;
+using testing::ElementOracle;
+using testing::MakeState;
+using testing::Reshard;
+using testing::State;
+
+class CatalogOf {
+ public:
+  CatalogOf& Add(std::string name, const Shape& shape, Split split, std::vector<Home> homes,
+                 std::vector<KindSpec> kinds = Fp32AdamKinds(), bool trainable = true) {
+    const Status status = catalog_->Add({.name = std::move(name), .shape = shape, .split = std::move(split),
+                                         .homes = std::move(homes), .kinds = std::move(kinds), .trainable = trainable});
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return *this;
+  }
+  std::shared_ptr<const StateCatalog> Done() const { return catalog_; }
+
+ private:
+  std::shared_ptr<StateCatalog> catalog_ = std::make_shared<StateCatalog>();
+};
+
+std::shared_ptr<const LayoutShardMap> MapOf(const std::shared_ptr<const StateCatalog>& catalog,
+                                            const std::string& spec) {
+  const auto map = LayoutShardMap::Make(catalog, *ParseLayout(spec));
+  EXPECT_TRUE(map.ok()) << map.status().ToString();
+  return *map;
+}
+
+// The bytes that the oracle says a layout has, for values that depend on the element only.
+State OracleState(const StateCatalog& catalog, const LayoutShardMap& map) {
+  const ElementOracle oracle(catalog, map.layout());
+  State state;
+  for (const RankId rank : map.Ranks()) {
+    const std::vector<Buffer> buffers = map.BuffersOf(rank);
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      const auto width = static_cast<size_t>(ElemBytes(buffers[b].dtype));
+      std::vector<std::byte>& bytes = state[rank].emplace_back(static_cast<size_t>(buffers[b].bytes()));
+      const std::vector<Element>& elements = oracle.BuffersOf(rank).at(b).elements;
+      for (size_t i = 0; i < elements.size(); ++i) {
+        if (elements[i].tensor < 0) continue;
+        const uint64_t bits = DistinctValue(elements[i]);
+        std::memcpy(bytes.data() + i * width, &bits, width);
+      }
+    }
+    if (buffers.empty()) state[rank] = {};
+  }
+  return state;
+}
+
+// Moves state from layout to layout; after each hop every element is where the oracle puts it, padding is zero.
+void ExpectSurvives(const std::shared_ptr<const StateCatalog>& catalog, const std::vector<std::string>& specs) {
+  auto from = MapOf(catalog, specs[0]);
+  State state = MakeState(*from, DistinctValue);
+  EXPECT_EQ(state, OracleState(*catalog, *from)) << specs[0];
+  for (size_t i = 1; i < specs.size(); ++i) {
+    const auto to = MapOf(catalog, specs[i]);
+    state = Reshard(*from, state, *to);
+    EXPECT_EQ(state, OracleState(*catalog, *to)) << specs[i - 1] << " -> " << specs[i];
+    from = to;
+  }
+}
+
+// Elements of real state that a kind has over all ranks.
+int64_t HeldElements(const ShardMap& map, Kind kind) {
+  int64_t held = 0;
+  for (const RankId rank : map.Ranks()) {
+    for (const Shard& shard : map.ShardsOf(rank)) {
+      if (map.catalog().tensor(shard.tensor).kind == kind) held += shard.box.elems();
+    }
+  }
+  return held;
+}
+
+TEST(CaseC01, RanksThatOwnOnlyPadding) {
+  const auto five = CatalogOf().Add("w", {5}, Split::None(), {Home::Layer(0)}).Done();
+  ExpectSurvives(five, {"dp=8,zero=1", "dp=2,zero=1", "dp=8,zero=1"});
+  const auto map = MapOf(five, "dp=8,zero=1");
+  for (RankId rank = 5; rank < 8; ++rank) {
+    EXPECT_EQ(map->BuffersOf(rank)[1].elems, 1);
+    EXPECT_EQ(map->ShardsOf(rank).size(), 1u) << "the replicated parameter alone";
+  }
+  const auto one = CatalogOf().Add("w", {}, Split::None(), {Home::Layer(0)}).Done();
+  ExpectSurvives(one, {"dp=4,zero=1", "dp=1", "dp=4,zero=1", "dp=3,zero=1"});
+}
+
+TEST(CaseC02, FillerThatCrossesTheEndOfTheRealData) {
+  const auto catalog = CatalogOf()
+                           .Add("a", {7, 8}, Split::None(), {Home::Layer(0)})
+                           .Add("b", {17}, Split::None(), {Home::Layer(0)})
+                           .Add("c", {2}, Split::None(), {Home::Layer(0)})
+                           .Done();
+  const std::string rule = "zero_order=forward-contiguous-start:32-end:128";  // 0..55, 64..80, 96..97
+  const auto four = MapOf(catalog, "dp=4,zero=1," + rule);
+  EXPECT_EQ(four->BucketsOf(0, 0)[0].real_elems, 98);
+  EXPECT_EQ(four->BucketsOf(0, 0)[0].elems, 128);
+  EXPECT_EQ(HeldElements(*four, Kind::kExpAvg), 75);
+  const std::vector<Shard> last = four->ShardsOf(3);
+  EXPECT_EQ(std::count_if(last.begin(), last.end(), [&](const Shard& s) { return s.tensor == 7; }), 1);
+  ExpectSurvives(catalog, {"dp=4,zero=1," + rule, "dp=2,zero=1," + rule, "dp=3,zero=1", "dp=4,zero=1," + rule});
+}
+
+TEST(CaseC03, AlignmentThatDependsOnTheDegree) {
+  const auto catalog = CatalogOf()
+                           .Add("a", {50}, Split::None(), {Home::Layer(0)})
+                           .Add("b", {7}, Split::None(), {Home::Layer(0)})
+                           .Done();
+  const std::string rule = ",zero=1,zero_order=forward-bucketed-endx:2";
+  EXPECT_EQ(MapOf(catalog, "dp=2" + rule)->BucketsOf(0, 0)[0].elems, 60);
+  EXPECT_EQ(MapOf(catalog, "dp=3" + rule)->BucketsOf(0, 0)[0].elems, 60);
+  EXPECT_EQ(MapOf(catalog, "dp=4" + rule)->BucketsOf(0, 0)[0].elems, 64);
+  ExpectSurvives(catalog, {"dp=2" + rule, "dp=4" + rule, "dp=3" + rule, "dp=2" + rule});
+}
+
+TEST(CaseC04, OddDegreesAndBucketsPaddedOneByOne) {
+  const auto catalog = CatalogOf()
+                           .Add("a", {3, 6}, Split::None(), {Home::Layer(0)})
+                           .Add("b", {17}, Split::None(), {Home::Layer(1)})
+                           .Done();
+  ExpectSurvives(catalog, {"dp=2,zero=1", "dp=3,zero=1", "dp=5,zero=1", "dp=7,zero=1", "dp=1,zero=1", "dp=2,zero=1"});
+  for (const int32_t dp : {2, 3, 5, 7}) {
+    for (const Bucket& bucket : MapOf(catalog, fmt::format("dp={},zero=1", dp))->BucketsOf(0, 0)) {
+      EXPECT_EQ(bucket.elems % dp, 0);
+      EXPECT_LT(bucket.elems - bucket.real_elems, dp);
+    }
+  }
+}
+
+// Two ways to store a fused weight: groups of [q q k v] and plain [Q | K | V]. Logical shape [groups, 2 + 2, 2, 3].
+TEST(CaseC05, TwoConventionsForOneFusedWeight) {
+  const auto catalog = CatalogOf().Add("qkv", {4, 4, 2, 3}, Split::Balanced(0), {Home::Layer(0)}).Done();
+  // Rank `tp` of `degree` holds [Q | K | V] of its groups, each dense.
+  const auto concatenated = [&](int32_t degree) {
+    std::vector<ExplicitShardMap::Holding> holdings;
+    for (int32_t tp = 0; tp < degree; ++tp) {
+      const int64_t groups = 4 / degree;
+      ExplicitShardMap::Holding holding{tp, {}, {}};
+      for (const StateTensor& tensor : catalog->tensors()) {
+        const auto buffer = static_cast<BufferIndex>(holding.buffers.size());
+        holding.buffers.push_back({"qkv", tensor.kind, tensor.dtype, groups * 4 * 6});
+        int64_t offset = 0;
+        for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
+          const Box box({tp * groups, begin, 0, 0}, {(tp + 1) * groups, end, 2, 3});
+          holding.shards.push_back({tensor.id, box, buffer, offset, RowMajorStrides(box.shape())});
+          offset += box.elems();
+        }
+      }
+      holdings.push_back(std::move(holding));
+    }
+    const auto map = ExplicitShardMap::Make(catalog, holdings);
+    EXPECT_TRUE(map.ok()) << map.status().ToString();
+    return *map;
+  };
+  const auto two = concatenated(2);
+  const auto one = concatenated(1);
+  const State state = Reshard(*two, MakeState(*two, DistinctValue), *one);
+  std::vector<uint32_t> by_hand;  // all Q rows by head, then K, then V
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
+    for (int64_t group = 0; group < 4; ++group) {
+      for (int64_t slot = begin; slot < end; ++slot) {
+        for (int64_t i = 0; i < 6; ++i) {
+          by_hand.push_back(static_cast<uint32_t>(DistinctValue({0, (group * 4 + slot) * 6 + i})));
+        }
+      }
+    }
+  }
+  std::vector<uint32_t> moved(by_hand.size());
+  std::memcpy(moved.data(), state.at(0).at(0).data(), state.at(0).at(0).size());
+  EXPECT_EQ(moved, by_hand);
+  const auto four = MapOf(catalog, "tp=4");
+  EXPECT_EQ(Reshard(*one, state, *four), OracleState(*catalog, *four));
+}
+
+TEST(CaseC05, GateAndUpAsTwoHalves) {
+  const auto catalog = CatalogOf().Add("gate_up", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
+  ExpectSurvives(catalog, {"tp=2", "tp=1", "tp=4", "tp=3", "tp=2"});
+  const State state = MakeState(*MapOf(catalog, "tp=2"), DistinctValue);  // [gate_1; up_1] on tp position 1
+  uint32_t first_up = 0;
+  std::memcpy(&first_up, state.at(1).at(0).data() + 4 * 3 * 4, 4);
+  EXPECT_EQ(first_up, DistinctValue({0, 8 * 3 + 4 * 3}));
+}
+
+TEST(CaseC06, GateAndUpWhoseTensorParallelPartIsCutOverDp) {
+  const auto catalog = CatalogOf().Add("w13", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
+  ExpectSurvives(catalog, {"tp=2,dp=2,zero=1", "tp=1,dp=4,zero=1", "tp=1,dp=1"});
+  ExpectSurvives(catalog, {"tp=3,dp=5,zero=1", "tp=2,dp=3,zero=1", "tp=1,dp=7,zero=1", "tp=3,dp=5,zero=1"});
+}
+
+TEST(CaseC07, PhysicalSizeDividesLogicalSizeDoesNot) {
+  // As a logical shape the split of F=3 is uneven but exact: 2 + 1 columns of gate and of up.
+  ExpectSurvives(CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1), {Home::Layer(0)}).Done(),
+                 {"tp=1", "tp=2", "tp=3", "tp=1"});
+  // Declared as indivisible blocks it is refused, though 2F divides.
+  const auto blocked = CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1, 3), {Home::Layer(0)}).Done();
+  EXPECT_EQ(LayoutShardMap::Make(blocked, {.tp = 2}).status().message(),
+            "tensor gate_up: axis 1 of 3 in blocks of 3 does not split over tp=2: the cut at 2 falls inside a block");
+  // Two groups of 4 rows and one gate row per group at the tail: rows 10, block 5 with its row moved into the group.
+  const auto tail = CatalogOf().Add("qkv_gate", {10, 4}, Split::Balanced(0, 5), {Home::Layer(0)}).Done();
+  ExpectSurvives(tail, {"tp=1", "tp=2"});
+  EXPECT_THAT(LayoutShardMap::Make(tail, {.tp = 4}).status().message(),
+              ::testing::HasSubstr("tensor qkv_gate: axis 0 of 10 in blocks of 5 does not split over tp=4"));
+}
+
+TEST(CaseC08, DataAndTensorParallelOnOneUnevenDimension) {
+  for (const int64_t extent : {5, 6, 9}) {
+    for (const Split& split : {Split::Chunk(0), Split::Balanced(0)}) {
+      const auto catalog = CatalogOf().Add("w", {extent}, split, {Home::Layer(0)}).Done();
+      ExpectSurvives(catalog, {"tp=2,dp=2,zero=1", "tp=1,dp=4,zero=1", "tp=4", "dp=1"});
+      for (const char* spec : {"tp=2,dp=2,zero=1", "tp=1,dp=4,zero=1", "tp=4,zero=1"}) {
+        EXPECT_EQ(HeldElements(*MapOf(catalog, spec), Kind::kExpAvg), extent) << spec;
+      }
+    }
+  }
+}
+
+TEST(CaseC09, ShardsOfSizeZero) {
+  const auto catalog = CatalogOf()
+                           .Add("six", {6, 2}, Split::Chunk(0), {Home::Layer(0)})
+                           .Add("one", {1, 3}, Split::Chunk(0), {Home::Layer(0)})
+                           .Done();
+  ExpectSurvives(catalog, {"tp=4", "tp=3", "tp=5", "tp=4", "tp=4,dp=3,zero=1", "tp=5,dp=2,zero=1", "tp=4"});
+  const auto four = MapOf(catalog, "tp=4");
+  EXPECT_TRUE(four->ShardsOf(3).empty());
+  EXPECT_EQ(four->BuffersOf(3).size(), 3u);
+  EXPECT_EQ(four->BuffersOf(3)[0].elems, 0);
+}
+
+TEST(CaseC10, UnevenStagesMoveEveryLayer) {
+  const auto layers = [](int32_t count) {
+    CatalogOf catalog;
+    catalog.Add("embedding", {3, 2}, Split::Balanced(0), {Home::Embedding()});
+    for (int32_t i = 0; i < count; ++i) catalog.Add(fmt::format("layers.{}", i), {3}, Split::None(), {Home::Layer(i)});
+    catalog.Add("head", {3, 2}, Split::Balanced(0), {Home::Head()});
+    return catalog.Done();
+  };
+  ExpectSurvives(layers(7), {"pp=1", "pp=2", "pp=3", "pp=2,split=1+6", "pp=3,split=0+7+0", "pp=1"});
+  ExpectSurvives(layers(10), {"pp=3", "pp=2,dp=2,zero=1", "pp=3"});
+  ExpectSurvives(layers(30), {"pp=4", "pp=1", "pp=4,split=7+8+8+7"});
+}
+
+TEST(CaseC12, TiedEmbeddingAcrossStages) {
+  const auto catalog = CatalogOf()
+                           .Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()})
+                           .Add("layers.0", {5}, Split::None(), {Home::Layer(0)})
+                           .Add("layers.1", {4}, Split::None(), {Home::Layer(1)})
+                           .Add("final_norm", {3}, Split::None(), {Home::Head()})
+                           .Done();
+  ExpectSurvives(catalog, {"pp=1", "pp=2", "pp=4", "pp=1"});
+  ExpectSurvives(catalog, {"pp=2,dp=3,zero=1", "pp=1,dp=2,zero=1", "tp=2,pp=2,dp=2,zero=1,zero_order=reverse-contiguous"});
+  const auto copies = [&](const std::string& spec) { return HeldElements(*MapOf(catalog, spec), Kind::kExpAvg) - 12; };
+  EXPECT_EQ(copies("pp=1"), 12) << "one storage, one optimizer entry";
+  EXPECT_EQ(copies("pp=2"), 24);
+  EXPECT_EQ(copies("pp=4"), 24);
+}
+
+TEST(CaseC12, UnequalCopiesAreReported) {
+  const auto catalog =
+      CatalogOf().Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()}).Done();
+  const auto map = MapOf(catalog, "pp=2,dp=2,zero=1");
+  State state = MakeState(*map, DistinctValue);
+  const auto replica_sum = [&] {
+    StateDigest total;
+    for (const RankId rank : map->Ranks()) {
+      const BufferReader buffers = [&](BufferIndex b) { return ConstByteSpan(state.at(rank).at(static_cast<size_t>(b))); };
+      total = Combine(total, DigestOfRank(*map, rank, buffers, 1));
+    }
+    return total.replica;
+  };
+  EXPECT_EQ(replica_sum(), 0u);
+  state.at(3).at(1).at(8) ^= std::byte{1};  // one element of a moment on the last stage
+  EXPECT_NE(replica_sum(), 0u);
+}
+
+TEST(CaseC14, EmptyTensorsAndMorePositionsThanHeads) {
+  const auto catalog = CatalogOf()
+                           .Add("empty", {0, 8}, Split::Balanced(0), {Home::Layer(0)})
+                           .Add("kv", {2, 3, 4}, Split::Balanced(0), {Home::Layer(0)})
+                           .Done();
+  ExpectSurvives(catalog, {"tp=4", "tp=1,dp=3,zero=1", "tp=4,dp=2,zero=1", "tp=2"});
+  int visits = 0;
+  MapOf(catalog, "tp=4")->VisitHolders(0, Box::Whole({0, 8}), [&](const Box&, const HolderSet&) { ++visits; });
+  EXPECT_EQ(visits, 0);
+}
+
+TEST(CaseC18, ParametersWithoutOptimizerState) {
+  const std::vector<KindSpec> bare = {{Kind::kParam, DType::kF32}};
+  const auto catalog = CatalogOf()
+                           .Add("p0", {7}, Split::None(), {Home::Layer(0)})
+                           .Add("p1", {5}, Split::None(), {Home::Layer(0)}, bare)
+                           .Add("p2", {3, 3}, Split::None(), {Home::Layer(0)}, Fp32AdamKinds(), false)
+                           .Add("p3", {4}, Split::None(), {Home::Layer(0)}, bare, false)
+                           .Add("p4", {2}, Split::None(), {Home::Layer(0)})
+                           .Done();
+  ExpectSurvives(catalog, {"dp=2,zero=1", "dp=3,zero=1", "dp=1", "dp=2,zero=1"});
+  const auto map = MapOf(catalog, "dp=2,zero=1");
+  EXPECT_EQ(HeldElements(*map, Kind::kExpAvg), 7 + 9 + 2);
+  EXPECT_EQ(catalog->Find(1, Kind::kExpAvg), std::nullopt);
+  EXPECT_EQ(catalog->Find(3, Kind::kExpAvg), std::nullopt);
+  const std::vector<Bucket> buckets = map->BucketsOf(0, 0);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_TRUE(buckets[0].trainable);
+  EXPECT_FALSE(buckets[1].trainable);
+}
+
+}  // namespace
+}  // namespace dynatrain::vps
