@@ -112,7 +112,7 @@ TEST_F(SafetensorsTest, RandomDamageNeverReadsOutsideTheFile) {
   const std::string good = WithHeader(
       R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "abcd");
   Random random(20261130);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 500; ++round) {
     std::string text = good;
     for (int64_t i = random.Between(1, 4); i > 0; --i) {
       text[static_cast<size_t>(random.Between(0, static_cast<int64_t>(text.size()) - 1))] =
