@@ -1,0 +1,175 @@
+#include "dynatrain/engine/checker.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "dynatrain/engine/copy.h"
+#include "dynatrain/engine/order.h"
+
+namespace dynatrain::engine {
+namespace {
+
+using Key = std::tuple<RankId, RankId, transport::Tag>;  // sender, receiver
+using Kind = Action::Kind;
+
+Status CheckFingerprints(const std::vector<Program>& programs) {
+  uint64_t balance = 0;
+  for (const Program& program : programs) {
+    balance += program.message_balance;
+    if (program.inputs_fingerprint != programs.front().inputs_fingerprint) {
+      return Internal("ranks {} and {} compiled from different inputs", programs.front().rank, program.rank);
+    }
+  }
+  return balance == 0 ? Status::Ok() : Internal("the message balance of all ranks is {:x}, not 0", balance);
+}
+
+bool SamePieces(const Message& a, const Message& b) {
+  return a.bytes == b.bytes &&
+         std::equal(a.fragments.begin(), a.fragments.end(), b.fragments.begin(), b.fragments.end(),
+                    [](const Fragment& x, const Fragment& y) { return x.piece == y.piece; });
+}
+
+Status CheckMessages(const std::vector<Program>& programs) {
+  std::map<Key, const Message*> sends;
+  for (const Program& program : programs) {
+    for (const Phase& phase : program.phases) {
+      for (const Message& send : phase.sends) {
+        if (!sends.emplace(Key{program.rank, send.peer, send.tag}, &send).second) {
+          return Internal("rank {} sends two messages to {} with tag {}", program.rank, send.peer, send.tag);
+        }
+      }
+    }
+  }
+  for (const Program& program : programs) {
+    for (const Phase& phase : program.phases) {
+      for (const Message& receive : phase.receives) {
+        const auto it = sends.find(Key{receive.peer, program.rank, receive.tag});
+        if (it == sends.end() || !SamePieces(*it->second, receive)) {
+          return Internal("round {}: rank {} expects {} bytes from {} that are not sent so", receive.round,
+                          program.rank, receive.bytes, receive.peer);
+        }
+        sends.erase(it);
+      }
+    }
+  }
+  if (sends.empty()) return Status::Ok();
+  const auto& [from, to, tag] = sends.begin()->first;
+  return Internal("rank {} sends to {} with tag {} and nobody receives", from, to, tag);
+}
+
+Status CheckMatchings(const std::vector<Program>& programs) {
+  std::map<std::tuple<size_t, int32_t, RankId>, RankId> peer_of;
+  for (const Program& program : programs) {
+    for (size_t p = 0; p < program.phases.size(); ++p) {
+      for (const auto* messages : {&program.phases[p].receives, &program.phases[p].sends}) {
+        for (const Message& message : *messages) {
+          for (const auto& [a, b] : {std::pair{program.rank, message.peer}, {message.peer, program.rank}}) {
+            const RankId known = peer_of.emplace(std::tuple{p, message.round, a}, b).first->second;
+            if (known == b) continue;
+            return Internal("phase {} round {}: rank {} meets both {} and {}", p, message.round, a, known, b);
+          }
+        }
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+// One rank of the simulated run.
+struct Actor {
+  const Program* program;
+  std::vector<Action> actions;
+  size_t next = 0;
+  std::deque<Key> sends;  // posted and incomplete, in order
+  std::deque<Key> receives;
+};
+
+class Simulation {
+ public:
+  Simulation(const std::vector<Program>& programs, int32_t max_outstanding)
+      : max_outstanding_(static_cast<size_t>(max_outstanding)) {
+    for (const Program& program : programs) {
+      actors_[program.rank] = Actor{&program, ActionsOf(program), 0, {}, {}};
+    }
+  }
+
+  Status Run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (auto& [rank, actor] : actors_) progress |= Advance(rank, &actor);
+      for (auto& [rank, actor] : actors_) progress |= Transfer(&actor);
+    }
+    for (const auto& [rank, actor] : actors_) {
+      if (actor.next == actor.actions.size()) continue;
+      const Action& action = actor.actions[actor.next];
+      const Message& message = MessageOf(actor, action);
+      return Internal("deadlock: rank {} waits for ever in phase {} round {} for rank {}", rank, action.phase,
+                      message.round, message.peer);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  static bool Sends(Kind kind) { return kind == Kind::kPostSend || kind == Kind::kFinishSend; }
+
+  static const Message& MessageOf(const Actor& actor, const Action& action) {
+    const Phase& phase = actor.program->phases[static_cast<size_t>(action.phase)];
+    return (Sends(action.kind) ? phase.sends : phase.receives)[static_cast<size_t>(action.index)];
+  }
+
+  bool Advance(RankId rank, Actor* actor) {
+    const size_t start = actor->next;
+    for (; actor->next < actor->actions.size(); ++actor->next) {
+      const Action& action = actor->actions[actor->next];
+      if (action.kind == Kind::kCopies || action.kind == Kind::kVerify) continue;
+      const Message& message = MessageOf(*actor, action);
+      const Key key = Sends(action.kind) ? Key{rank, message.peer, message.tag}
+                                         : Key{message.peer, rank, message.tag};
+      if (action.kind == Kind::kPostSend) actor->sends.push_back(key);
+      if (action.kind == Kind::kPostReceive) actor->receives.push_back(key);
+      const bool waits = action.kind == Kind::kFinishSend || action.kind == Kind::kFinishReceive;
+      if (waits && !done_.contains(key)) break;
+    }
+    return actor->next != start;
+  }
+
+  bool InFlight(const std::deque<Key>& posted, const Key& key) const {
+    const size_t count = std::min(posted.size(), max_outstanding_);
+    return std::find(posted.begin(), posted.begin() + static_cast<std::ptrdiff_t>(count), key) !=
+           posted.begin() + static_cast<std::ptrdiff_t>(count);
+  }
+
+  // Completes what this rank sends and the other side is ready for.
+  bool Transfer(Actor* actor) {
+    for (size_t i = 0; i < std::min(actor->sends.size(), max_outstanding_); ++i) {
+      const Key key = actor->sends[i];
+      Actor& receiver = actors_.at(std::get<1>(key));
+      if (!InFlight(receiver.receives, key)) continue;
+      actor->sends.erase(actor->sends.begin() + static_cast<std::ptrdiff_t>(i));
+      std::erase(receiver.receives, key);
+      done_.insert(key);
+      return true;
+    }
+    return false;
+  }
+
+  const size_t max_outstanding_;
+  std::map<RankId, Actor> actors_;
+  std::set<Key> done_;
+};
+
+}  // namespace
+
+Status CheckPrograms(const std::vector<Program>& programs, int32_t max_outstanding) {
+  DT_CHECK(max_outstanding >= 1);
+  if (programs.empty()) return Status::Ok();
+  DT_RETURN_IF_ERROR(CheckFingerprints(programs));
+  DT_RETURN_IF_ERROR(CheckMessages(programs));
+  DT_RETURN_IF_ERROR(CheckMatchings(programs));
+  return Simulation(programs, max_outstanding).Run();
+}
+
+}  // namespace dynatrain::engine

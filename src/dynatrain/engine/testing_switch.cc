@@ -1,0 +1,135 @@
+#include "dynatrain/engine/testing_switch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <thread>
+
+namespace dynatrain::engine::testing {
+namespace {
+
+using vps::ShardMap;
+using vps::testing::State;
+
+// Everything of one rank; destroyed in this order: the transport before the memory it may still touch.
+struct Rank {
+  Program program;
+  StateBuffers old_state;
+  StateBuffers new_state;
+  std::unique_ptr<Staging> staging;
+  std::unique_ptr<transport::Transport> transport;
+};
+
+StateBuffers Load(const ShardMap& map, RankId rank, const State& state) {
+  auto buffers = StateBuffers::Allocate(map, rank, Fill::kZero);
+  DT_CHECK_MSG(buffers.ok(), buffers.status().ToString());
+  if (!state.contains(rank)) return *std::move(buffers);
+  const auto& bytes = state.at(rank);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const ByteSpan target = buffers->bytes(static_cast<vps::BufferIndex>(i));
+    DT_CHECK(target.size() == bytes[i].size());
+    if (!target.empty()) std::memcpy(target.data(), bytes[i].data(), target.size());
+  }
+  return *std::move(buffers);
+}
+
+std::vector<std::vector<std::byte>> Dump(const StateBuffers& state) {
+  std::vector<std::vector<std::byte>> bytes;
+  for (int i = 0; i < state.num_buffers(); ++i) {
+    const ConstByteSpan buffer = state.bytes(i);
+    bytes.emplace_back(buffer.begin(), buffer.end());
+  }
+  return bytes;
+}
+
+Status RunRank(Rank* rank, const SwitchOptions& options) {
+  const auto report = Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
+                              rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
+  if (!report.ok()) rank->transport.reset();
+  return report.status();
+}
+
+Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to, const SwitchOptions& options,
+             Program program, transport::LocalHub* hub) {
+  Rank rank;
+  rank.program = std::move(program);
+  if (options.change) options.change(&rank.program);
+  const RankId id = rank.program.rank;
+  rank.old_state = Load(from, id, state);
+  auto fresh = StateBuffers::AllocateReusing(to, id, Fill::kNan, rank.old_state, rank.program.alias);
+  DT_CHECK_MSG(fresh.ok(), fresh.status().ToString());
+  rank.new_state = *std::move(fresh);
+  auto staging = Staging::Make(rank.program, options.verify);
+  DT_CHECK_MSG(staging.ok(), staging.status().ToString());
+  rank.staging = *std::move(staging);
+  rank.transport = hub->Connect(id);
+  if (const auto it = options.faults.find(id); it != options.faults.end()) {
+    rank.transport =
+        std::make_unique<transport::FaultyTransport>(std::move(rank.transport), it->second);
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
+  std::set<RankId> ranks;
+  for (const RankId rank : from.Ranks()) ranks.insert(rank);
+  for (const RankId rank : to.Ranks()) ranks.insert(rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to, const planner::Topology& topology,
+                                const std::vector<RankId>& ranks) {
+  std::vector<Program> programs;
+  for (const RankId rank : ranks) {
+    const auto route = planner::PlanRoute(from, to, topology, rank);
+    EXPECT_TRUE(route.ok()) << route.status().ToString();
+    auto program = Compile(*route, from, to, topology, ranks);
+    EXPECT_TRUE(program.ok()) << program.status().ToString();
+    programs.push_back(*std::move(program));
+  }
+  return programs;
+}
+
+bool SwitchResult::ok() const {
+  return std::all_of(status.begin(), status.end(), [](const auto& entry) { return entry.second.ok(); });
+}
+
+std::string SwitchResult::ToString() const {
+  std::string text;
+  for (const auto& [rank, s] : status) {
+    if (!s.ok()) text += fmt::format("rank {}: {}\n", rank, s.ToString());
+  }
+  return text.empty() ? "ok" : text;
+}
+
+SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap& to,
+                       const SwitchOptions& options) {
+  const std::vector<RankId> ids = options.ranks.empty() ? UnionOfRanks(from, to) : options.ranks;
+  transport::LocalHub hub(ids, options.transport);
+  std::vector<Rank> ranks;
+  for (Program& program : CompileAll(from, to, options.topology, ids)) {
+    ranks.push_back(Prepare(from, state, to, options, std::move(program), &hub));
+  }
+  std::vector<Status> results(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] { results[i] = RunRank(&ranks[i], options); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  SwitchResult result;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankId id = ranks[i].program.rank;
+    result.status[id] = results[i];
+    result.stats[id] = ranks[i].program.stats;
+    if (ranks[i].old_state.num_buffers() > 0 || state.contains(id)) result.old_state[id] = Dump(ranks[i].old_state);
+    const auto members = to.Ranks();
+    if (std::count(members.begin(), members.end(), id) > 0) result.new_state[id] = Dump(ranks[i].new_state);
+  }
+  return result;
+}
+
+}  // namespace dynatrain::engine::testing

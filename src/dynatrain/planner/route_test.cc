@@ -1,0 +1,474 @@
+#include "dynatrain/planner/route.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "dynatrain/planner/brute_force.h"
+#include "dynatrain/vps/element_oracle.h"
+#include "dynatrain/vps/random_layouts.h"
+
+namespace dynatrain::planner {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using vps::Box;
+using vps::Coords;
+using vps::ExplicitShardMap;
+using vps::HolderSet;
+using vps::Layout;
+using vps::LayoutShardMap;
+using vps::Parameter;
+using vps::Shard;
+using vps::ShardMap;
+using vps::Split;
+using vps::StateCatalog;
+using vps::TensorId;
+using vps::testing::DistinctValue;
+using vps::testing::Element;
+using vps::testing::MakeState;
+using vps::testing::State;
+
+std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, const Layout& layout) {
+  auto map = LayoutShardMap::Make(std::move(catalog), layout);
+  EXPECT_TRUE(map.ok()) << map.status().ToString() << " " << layout.ToString();
+  return *map;
+}
+
+std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, std::string_view spec) {
+  const auto layout = vps::ParseLayout(spec);
+  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
+  return MapOf(std::move(catalog), *layout);
+}
+
+std::shared_ptr<const StateCatalog> OneMatrix(Coords shape, Split split) {
+  auto catalog = std::make_shared<StateCatalog>();
+  Parameter p;
+  p.name = "w";
+  p.shape = shape;
+  p.split = std::move(split);
+  p.homes = {vps::Home::Layer(0)};
+  p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
+  EXPECT_TRUE(catalog->Add(p).ok());
+  return catalog;
+}
+
+std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
+  std::set<RankId> ranks;
+  for (const RankId rank : from.Ranks()) ranks.insert(rank);
+  for (const RankId rank : to.Ranks()) ranks.insert(rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+std::map<RankId, Route> AllRoutes(const ShardMap& from, const ShardMap& to, const Topology& topology) {
+  std::map<RankId, Route> routes;
+  for (const RankId rank : UnionOfRanks(from, to)) {
+    auto route = PlanRoute(from, to, topology, rank);
+    EXPECT_TRUE(route.ok()) << route.status().ToString();
+    routes[rank] = *std::move(route);
+  }
+  return routes;
+}
+
+// The shard of a rank that holds all of a piece; there must be exactly one.
+const Shard* ShardWith(const std::vector<Shard>& shards, const Piece& piece) {
+  const Shard* found = nullptr;
+  for (const Shard& shard : shards) {
+    if (shard.tensor != piece.tensor || !shard.box.Contains(piece.box)) continue;
+    EXPECT_EQ(found, nullptr);
+    found = &shard;
+  }
+  return found;
+}
+
+int64_t PlaceOf(const Shard& shard, const Coords& index) {
+  int64_t place = shard.offset;
+  for (int axis = 0; axis < index.dims(); ++axis) {
+    place += (index[axis] - shard.box.lo()[axis]) * shard.strides[axis];
+  }
+  return place;
+}
+
+Coords IndexAt(const Box& box, int64_t flat) {
+  Coords index = box.lo();
+  for (int axis = box.dims() - 1; axis >= 0; --axis) {
+    index[axis] += flat % box.extent(axis);
+    flat /= box.extent(axis);
+  }
+  return index;
+}
+
+// Moves one piece, element by element, from `source` in the old map to `rank` in the new one, counting writes.
+class Mover {
+ public:
+  Mover(const ShardMap& from, const State& state, const ShardMap& to)
+      : from_(from), to_(to), old_(state), new_(MakeState(to, [](const Element&) { return ~uint64_t{0}; })) {}
+
+  void Move(const Piece& piece, RankId source, RankId rank) {
+    const std::vector<Shard> old_shards = from_.ShardsOf(source);
+    const std::vector<Shard> new_shards = to_.ShardsOf(rank);
+    const Shard* in = ShardWith(old_shards, piece);
+    const Shard* out = ShardWith(new_shards, piece);
+    ASSERT_NE(in, nullptr) << "rank " << source << " does not hold " << piece.box.ToString();
+    ASSERT_NE(out, nullptr) << "rank " << rank << " does not need " << piece.box.ToString();
+    const auto bytes = static_cast<size_t>(vps::ElemBytes(to_.catalog().tensor(piece.tensor).dtype));
+    const auto& old_buffer = old_.at(source)[static_cast<size_t>(in->buffer)];
+    auto& new_buffer = new_.at(rank)[static_cast<size_t>(out->buffer)];
+    for (int64_t i = 0; i < piece.box.elems(); ++i) {
+      const Coords index = IndexAt(piece.box, i);
+      const auto to_place = static_cast<size_t>(PlaceOf(*out, index));
+      std::memcpy(&new_buffer[to_place * bytes],
+                  &old_buffer[static_cast<size_t>(PlaceOf(*in, index)) * bytes], bytes);
+      const bool first = written_.insert({rank, out->buffer, to_place}).second;
+      EXPECT_TRUE(first) << "written twice: rank " << rank << " " << piece.box.ToString();
+    }
+  }
+  const State& state() const { return new_; }
+
+ private:
+  const ShardMap& from_;
+  const ShardMap& to_;
+  const State& old_;
+  State new_;
+  std::set<std::tuple<RankId, vps::BufferIndex, size_t>> written_;
+};
+
+State Apply(const ShardMap& from, const State& state, const ShardMap& to,
+            const std::map<RankId, Route>& routes) {
+  Mover mover(from, state, to);
+  for (const auto& [rank, route] : routes) {
+    for (const Piece& piece : route.keeps) mover.Move(piece, rank, rank);
+    for (const Transfer& receive : route.receives) mover.Move(receive.piece, receive.peer, rank);
+  }
+  return mover.state();
+}
+
+using Hop = std::tuple<RankId, RankId, Piece>;  // sender, receiver
+
+void ExpectSendsMatchReceives(const std::map<RankId, Route>& routes) {
+  std::multiset<Hop> sent;
+  std::multiset<Hop> received;
+  for (const auto& [rank, route] : routes) {
+    for (const Transfer& t : route.sends) sent.insert({rank, t.peer, t.piece});
+    for (const Transfer& t : route.receives) received.insert({t.peer, rank, t.piece});
+  }
+  EXPECT_EQ(sent, received);
+}
+
+void ExpectOrdered(const Route& route) {
+  EXPECT_TRUE(std::is_sorted(route.keeps.begin(), route.keeps.end()));
+  for (const auto* list : {&route.sends, &route.receives}) {
+    EXPECT_TRUE(std::is_sorted(list->begin(), list->end(), [](const Transfer& a, const Transfer& b) {
+      return std::tie(a.piece, a.peer) < std::tie(b.piece, b.peer);
+    }));
+    for (const Transfer& t : *list) EXPECT_FALSE(t.piece.box.empty());
+  }
+}
+
+// A node that holds a piece serves itself.
+void ExpectNearSources(const ShardMap& from, const Topology& topology, const Route& route) {
+  for (const Transfer& t : route.receives) {
+    bool local = false;
+    from.VisitHolders(t.piece.tensor, t.piece.box, [&](const Box&, const HolderSet& holders) {
+      for (int64_t i = 0; i < holders.size(); ++i) {
+        local |= topology.NodeOf(holders.At(i)) == topology.NodeOf(route.rank);
+      }
+    });
+    EXPECT_EQ(local, topology.NodeOf(t.peer) == topology.NodeOf(route.rank));
+  }
+}
+
+ByteCount Received(const std::map<RankId, Route>& routes) {
+  ByteCount total = 0;
+  for (const auto& [rank, route] : routes) total += route.received_bytes;
+  return total;
+}
+
+// A layout's map or, now and then, the same thing as a list, perhaps without some of the ranks.
+std::shared_ptr<const ShardMap> RandomMap(Random* random, std::shared_ptr<const StateCatalog> catalog) {
+  const auto map = MapOf(catalog, vps::testing::RandomLayout(random, *catalog, 0));
+  if (!random->OneIn(4)) return map;
+  auto copy = ExplicitShardMap::Copy(catalog, *map, {});
+  EXPECT_TRUE(copy.ok()) << copy.status().ToString();
+  return *copy;
+}
+
+Topology RandomTopology(Random* random) {
+  Topology topology;
+  if (!random->OneIn(3)) topology.ranks_per_node = static_cast<int32_t>(random->Between(1, 8));
+  return topology;
+}
+
+void CheckTriple(uint64_t seed) {
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  Random random(seed);
+  const auto catalog = vps::testing::RandomCatalog(&random, 0);
+  const auto from = RandomMap(&random, catalog);
+  const auto to = RandomMap(&random, catalog);
+  const Topology topology = RandomTopology(&random);
+  const auto routes = AllRoutes(*from, *to, topology);
+  ExpectSendsMatchReceives(routes);
+  for (const auto& [rank, route] : routes) {
+    ExpectOrdered(route);
+    ExpectNearSources(*from, topology, route);
+  }
+  EXPECT_EQ(Received(routes), BruteForceMovedBytes(*from, *to));
+  const State before = MakeState(*from, DistinctValue);
+  const State after = Apply(*from, before, *to, routes);
+  EXPECT_EQ(after, MakeState(*to, DistinctValue));
+  EXPECT_EQ(Apply(*to, after, *from, AllRoutes(*to, *from, topology)), before);
+}
+
+TEST(PlanRoute, RoutesOfAllRanksFitAndMoveEveryElementOnceAndNoMoreThanNeeded) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CheckTriple(seed);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// The example of route.h.
+TEST(PlanRoute, WorkedExample) {
+  const auto catalog = OneMatrix({4, 8}, Split::Balanced(0));
+  const auto from = MapOf(catalog, "tp=2,dp=1");
+  const auto to = MapOf(catalog, "tp=4,dp=1");
+  auto routes = AllRoutes(*from, *to, {});
+  const auto row = [](int64_t r) { return Piece{0, Box({r, 0}, {r + 1, 8})}; };
+  EXPECT_THAT(routes[0].keeps, ElementsAre(row(0)));
+  EXPECT_THAT(routes[0].sends, ElementsAre(Transfer{row(1), 1}));
+  EXPECT_THAT(routes[0].receives, IsEmpty());
+  EXPECT_THAT(routes[1].keeps, IsEmpty());
+  EXPECT_THAT(routes[1].sends, ElementsAre(Transfer{row(2), 2}, Transfer{row(3), 3}));
+  EXPECT_THAT(routes[1].receives, ElementsAre(Transfer{row(1), 0}));
+  EXPECT_THAT(routes[2].receives, ElementsAre(Transfer{row(2), 1}));
+  EXPECT_THAT(routes[3].receives, ElementsAre(Transfer{row(3), 1}));
+  EXPECT_EQ(routes[1].sent_bytes, 64);
+  EXPECT_EQ(routes[0].kept_bytes, 32);
+}
+
+TEST(PlanRoute, ARankInNeitherLayoutHasAnEmptyRoute) {
+  const auto catalog = OneMatrix({4, 8}, Split::Balanced(0));
+  const auto route = PlanRoute(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=4,dp=1"), {}, 9);
+  ASSERT_TRUE(route.ok());
+  EXPECT_TRUE(route->keeps.empty() && route->sends.empty() && route->receives.empty());
+}
+
+TEST(PlanRoute, SourcesTakeTurns) {
+  auto catalog = std::make_shared<StateCatalog>();
+  for (int i = 0; i < 12; ++i) {
+    Parameter p;
+    p.name = fmt::format("p{}", i);
+    p.shape = {64};
+    p.homes = {vps::Home::Layer(0)};
+    p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
+    ASSERT_TRUE(catalog->Add(p).ok());
+  }
+  // 12 replicated tensors from four holders to one newcomer, to three, and to 60.
+  for (const int newcomers : {1, 3, 60}) {
+    const auto routes = AllRoutes(*MapOf(catalog, "dp=4"), *MapOf(catalog, fmt::format("dp={}", 4 + newcomers)), {});
+    for (RankId rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(routes.at(rank).sent_bytes, 12 * 256 * newcomers / 4) << newcomers << " newcomers";
+    }
+  }
+}
+
+TEST(PlanRoute, MissingElementsAreNamed) {
+  const auto catalog = OneMatrix({4, 8}, Split::Balanced(0));
+  const auto whole = MapOf(catalog, "tp=2,dp=1");
+  const auto survivors = ExplicitShardMap::Copy(catalog, *whole, {0}, /*allow_missing=*/true);
+  ASSERT_TRUE(survivors.ok());
+  const auto route = PlanRoute(**survivors, *MapOf(catalog, "tp=1,dp=1"), {}, 0);
+  EXPECT_EQ(route.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(route.status().message(), HasSubstr("w/param"));
+  EXPECT_THAT(route.status().message(), HasSubstr("[0:4, 0:8]"));
+}
+
+// C30: newcomers 0 and 2 take everything from the old holders 1 and 3, never from each other.
+TEST(PlanRoute, ANewcomerIsNeverASource) {
+  const auto catalog = OneMatrix({6, 5}, Split::None());
+  const auto routes = AllRoutes(*MapOf(catalog, "dp=2,ranks=1+3"), *MapOf(catalog, "dp=4"), {});
+  EXPECT_TRUE(routes.at(0).sends.empty() && routes.at(2).sends.empty());
+  for (const RankId rank : {0, 2}) {
+    for (const Transfer& t : routes.at(rank).receives) EXPECT_TRUE(t.peer == 1 || t.peer == 3);
+    EXPECT_EQ(routes.at(rank).received_bytes, 120);
+  }
+}
+
+TEST(PlanRoute, RefusesMapsOfDifferentCatalogs) {
+  const auto a = MapOf(OneMatrix({4, 8}, Split::Balanced(0)), "tp=2,dp=1");
+  const auto b = MapOf(OneMatrix({4, 9}, Split::Balanced(0)), "tp=2,dp=1");
+  EXPECT_EQ(PlanRoute(*a, *b, {}, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Counts what a planner asks, and whom about.
+class CountingMap final : public ShardMap {
+ public:
+  CountingMap(std::shared_ptr<const ShardMap> map, RankId rank) : map_(std::move(map)), rank_(rank) {}
+  const StateCatalog& catalog() const override { return map_->catalog(); }
+  std::vector<RankId> Ranks() const override {
+    ++of_others;
+    return map_->Ranks();
+  }
+  std::vector<vps::Buffer> BuffersOf(RankId rank) const override {
+    of_others += rank == rank_ ? 0 : 1;
+    return map_->BuffersOf(rank);
+  }
+  std::vector<Shard> ShardsOf(RankId rank) const override {
+    of_others += rank == rank_ ? 0 : 1;
+    return map_->ShardsOf(rank);
+  }
+  void VisitHolders(TensorId tensor, const Box& box, const HolderVisitor& visit) const override {
+    map_->VisitHolders(tensor, box, [&](const Box& part, const HolderSet& holders) {
+      ++parts;
+      visit(part, holders);
+    });
+  }
+  uint64_t Fingerprint() const override { return map_->Fingerprint(); }
+
+  mutable int of_others = 0;
+  mutable int64_t parts = 0;
+
+ private:
+  std::shared_ptr<const ShardMap> map_;
+  RankId rank_;
+};
+
+TEST(PlanRoute, VisitsNoOtherRanksPieces) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Random random(seed);
+    const auto catalog = vps::testing::RandomCatalog(&random, 0);
+    const auto from = RandomMap(&random, catalog);
+    const auto to = RandomMap(&random, catalog);
+    for (const RankId rank : UnionOfRanks(*from, *to)) {
+      const CountingMap counted_from(from, rank);
+      const CountingMap counted_to(to, rank);
+      const auto route = PlanRoute(counted_from, counted_to, {}, rank);
+      ASSERT_TRUE(route.ok());
+      EXPECT_EQ(counted_from.of_others + counted_to.of_others, 0);
+      // Every part visited is one of this rank's own: it keeps, receives or holds it.
+      int64_t own = static_cast<int64_t>(route->keeps.size() * 2 + route->receives.size() * 2);
+      for (const Shard& shard : from->ShardsOf(rank)) {
+        from->VisitHolders(shard.tensor, shard.box, [&](const Box& part, const HolderSet&) {
+          ++own;
+          to->VisitHolders(shard.tensor, part, [&](const Box&, const HolderSet&) { ++own; });
+        });
+      }
+      EXPECT_LE(counted_from.parts + counted_to.parts, own);
+    }
+  }
+}
+
+TEST(PlanRoute, CostDoesNotGrowWithTheWorld) {
+  const auto catalog = OneMatrix({8, 512}, Split::Balanced(0));
+  const auto parts = [&](int dp) {
+    const auto from = std::make_shared<CountingMap>(MapOf(catalog, fmt::format("tp=4,dp={}", dp)), 1);
+    const CountingMap to(MapOf(catalog, fmt::format("tp=2,dp={}", 2 * dp)), 1);
+    EXPECT_TRUE(PlanRoute(*from, to, {}, 1).ok());
+    return from->parts + to.parts;
+  };
+  EXPECT_EQ(parts(2), parts(128));
+}
+
+// C05: [q k v] per shard against [Q | K | V]: one logical tensor of blocks, split by block.
+TEST(Cases, C05FusedBlocksKeepTheirOrder) {
+  const auto catalog = OneMatrix({4, 3, 2, 5}, Split::Balanced(0));  // groups, q|k|v, head_dim, hidden
+  const auto tp2 = MapOf(catalog, "tp=2,dp=1");
+  // At one rank, stored as three concatenated blocks: all Q, all K, all V.
+  ExplicitShardMap::Holding concatenated{0, {{"qkv", vps::Kind::kParam, vps::DType::kF32, 120}}, {}};
+  for (int64_t b = 0; b < 3; ++b) {
+    concatenated.shards.push_back({0, Box({0, b, 0, 0}, {4, b + 1, 2, 5}), 0, b * 40, {10, 10, 5, 1}});
+  }
+  const auto one = ExplicitShardMap::Make(catalog, {concatenated});
+  ASSERT_TRUE(one.ok()) << one.status().ToString();
+  const State state = MakeState(*tp2, DistinctValue);
+  const State joined = Apply(*tp2, state, **one, AllRoutes(*tp2, **one, {}));
+  EXPECT_EQ(joined, MakeState(**one, DistinctValue));
+  const auto tp4 = MapOf(catalog, "tp=4,dp=1");
+  EXPECT_EQ(Apply(**one, joined, *tp4, AllRoutes(**one, *tp4, {})), MakeState(*tp4, DistinctValue));
+}
+
+std::shared_ptr<const StateCatalog> FlatParameters(const std::vector<int64_t>& sizes) {
+  auto catalog = std::make_shared<StateCatalog>();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Parameter p;
+    p.name = fmt::format("p{}", i);
+    p.shape = {sizes[i]};
+    p.homes = {vps::Home::Layer(0)};
+    p.kinds = vps::Fp32AdamKinds();
+    EXPECT_TRUE(catalog->Add(p).ok());
+  }
+  return catalog;
+}
+
+// Moves state along a chain of layouts and compares every element after each hop.
+void ExpectChain(const std::shared_ptr<const StateCatalog>& catalog, const std::vector<std::string>& specs) {
+  std::shared_ptr<const LayoutShardMap> current = MapOf(catalog, specs[0]);
+  State state = MakeState(*current, DistinctValue);
+  for (size_t i = 1; i < specs.size(); ++i) {
+    SCOPED_TRACE(fmt::format("{} to {}", specs[i - 1], specs[i]));
+    const auto next = MapOf(catalog, specs[i]);
+    const auto routes = AllRoutes(*current, *next, {});
+    ExpectSendsMatchReceives(routes);
+    state = Apply(*current, state, *next, routes);
+    EXPECT_EQ(state, MakeState(*next, DistinctValue));
+    EXPECT_EQ(Received(routes), BruteForceMovedBytes(*current, *next));
+    current = next;
+  }
+}
+
+TEST(Cases, C01RanksThatOwnOnlyPadding) {
+  ExpectChain(FlatParameters({5}), {"dp=8,zero=1", "dp=2,zero=1", "dp=8,zero=1", "dp=1,zero=1"});
+  ExpectChain(FlatParameters({1}), {"dp=4,zero=1", "dp=1,zero=1", "dp=4,zero=1"});
+}
+
+TEST(Cases, C02FillerThatCrossesTheEndOfTheData) {
+  const std::string order = "zero_order=forward-contiguous-end:128";
+  const auto catalog = FlatParameters({50, 48});
+  ExpectChain(catalog, {"dp=4,zero=1," + order, "dp=2,zero=1," + order, "dp=4,zero=1," + order});
+  const auto map = MapOf(catalog, "dp=4,zero=1," + order);
+  ByteCount moments = 0;
+  for (RankId rank = 0; rank < 4; ++rank) {
+    for (const Shard& shard : map->ShardsOf(rank)) {
+      if (catalog->tensor(shard.tensor).kind == vps::Kind::kExpAvg) moments += shard.box.elems();
+    }
+  }
+  EXPECT_EQ(moments, 98);
+}
+
+TEST(Cases, C03AlignmentThatDependsOnDp) {
+  const std::string order = ",zero=1,zero_order=forward-contiguous-endx:2";
+  ExpectChain(FlatParameters({20, 37}), {"dp=2" + order, "dp=4" + order, "dp=3" + order, "dp=2" + order});
+}
+
+TEST(Cases, C04OddDpSizesAndSeveralBuckets) {
+  const std::string order = ",zero=1,zero_order=forward-bucketed:17";
+  ExpectChain(FlatParameters({18, 10, 7}),
+              {"dp=2" + order, "dp=3" + order, "dp=5" + order, "dp=7" + order, "dp=1" + order});
+}
+
+TEST(BruteForceMovedBytes, CountsWhatIsNotThereYet) {
+  const auto catalog = OneMatrix({4, 8}, Split::Balanced(0));
+  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=4,dp=1")), 3 * 32);
+  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=2,dp=1")), 0);
+  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=1,dp=1"), *MapOf(catalog, "tp=1,dp=3")), 2 * 128);
+}
+
+TEST(Topology, FingerprintTellsTopologiesApart) {
+  Topology a;
+  Topology b;
+  EXPECT_EQ(a.Fingerprint(), b.Fingerprint());
+  b.ranks_per_node = 8;
+  EXPECT_NE(a.Fingerprint(), b.Fingerprint());
+  EXPECT_EQ(b.NodeOf(7), 0);
+  EXPECT_EQ(b.NodeOf(8), 1);
+}
+
+}  // namespace
+}  // namespace dynatrain::planner
