@@ -1,17 +1,17 @@
-// SwitchAgent: the shell around SwitchParticipant in a real rank. Owns one background thread that watches the store
-// for requests and prepares them; the training thread meets it at step boundaries.
+// SwitchAgent: the shell around SwitchParticipant in a real rank. Owns one background thread that
+// watches the store for requests and prepares them; the training thread meets it at step
+// boundaries.
 //
 //   while (step < steps) {
 //     if (!agent.current().active()) { agent.WaitWhileIdle(); ...activate or end... }
-//     sum = train_step(ready = agent.ready());              // one integer in the step's own reduction
-//     agent.AtStepBoundary(step, sum == number of active ranks);
+//     sum = train_step(ready = agent.ready());              // one integer in the step's own
+//     reduction agent.AtStepBoundary(step, sum == number of active ranks);
 //   }
 #ifndef DYNATRAIN_ELASTIC_AGENT_H_
 #define DYNATRAIN_ELASTIC_AGENT_H_
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "dynatrain/elastic/switch.h"
@@ -25,15 +25,25 @@ struct BoundaryResult {
   std::string reason;     // kRolledBack, kJobEnded
 };
 
+// Runs `body` beside the caller and returns a function that waits for its end. Tests bring one of
+// their own scheduler.
+using Spawn = std::function<std::function<void()>(std::function<void()> body)>;
+// A std::thread.
+Spawn ThreadSpawn();
+
 class SwitchAgent {
  public:
   // `store` is for the training thread; clones are made for the background. `initial`: epoch 0.
-  // `on_report` is called on the background thread of one rank (lowest new rank if committed, else lowest old) once per
-  // switch, with the merged report.
-  static Result<std::unique_ptr<SwitchAgent>> Start(SwitchParticipant::Context context, std::shared_ptr<Store> store,
-                                                    std::shared_ptr<LayoutInstance> initial,
-                                                    std::function<void(const SwitchReport&)> on_report);
-  ~SwitchAgent();  // stops and joins the background thread
+  // `on_report` is called on the background thread of one rank (lowest new rank if committed, else
+  // lowest old) once per switch, with the merged report.
+  static Result<std::unique_ptr<SwitchAgent>> Start(
+      SwitchParticipant::Context context, std::shared_ptr<Store> store,
+      std::shared_ptr<LayoutInstance> initial, std::function<void(const SwitchReport&)> on_report,
+      const Spawn& spawn = ThreadSpawn());
+  // Aborts a switch that this rank has not begun to move in, sends out its last reports, stops and
+  // joins the background thread. Takes a few heartbeats, report_timeout at most if other ranks owe
+  // reports, and what is left of prepare_timeout if a group is just being built.
+  ~SwitchAgent();
 
   SwitchAgent(const SwitchAgent&) = delete;
   SwitchAgent& operator=(const SwitchAgent&) = delete;
@@ -45,19 +55,31 @@ class SwitchAgent {
 
   // Whether this rank has prepared the next switch: read once per step, before the reduction.
   bool ready() const;
+  // The id of that switch; 0 if there is none.
+  int64_t ready_switch() const;
 
-  // After `step` (counted from 1) has ended. all_ready: every active rank was ready in this step's reduction. kNothing at
-  // once if not. An error ends the job: the store or state is lost.
+  // After `step` (counted from 1) has ended. all_ready: every active rank was ready in this step's
+  // reduction. kNothing at once if not, or kRolledBack if the switch that this rank was ready for
+  // is off. An error ends the job: the store or state is lost.
   Result<BoundaryResult> AtStepBoundary(int64_t step, bool all_ready);
 
-  // For a rank that is idle in the current layout: waits (no deadline: idle is no error) for a switch that makes it active, for a
-  // switch in which it takes no part, or for the end of the job.
+  // For a rank that is idle in the current layout: waits (no deadline: idle is no error) for a
+  // switch that makes it active, for a switch in which it takes no part, or for the end of the job.
+  // kCommitted: look at current(), it may be idle again.
   Result<BoundaryResult> WaitWhileIdle();
 
-  // Costs of the last committed switch that only the loop knows. The new layout's first step starts now.
+  // Costs of the last committed switch that only the loop knows. The new layout's first step starts
+  // now.
   void FirstStepStarts();
-  // Seconds of each of the first steps after a switch; the report goes out after the fifth or at Stop.
+  // Seconds of each of the first steps after a switch; the report goes out after the fifth or at
+  // Stop.
   void StepTook(double seconds);
+
+ private:
+  class Impl;
+  explicit SwitchAgent(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
 };
 
 // Asks for a switch: takes the next free id. For launcher and scheduling rank.

@@ -1,4 +1,5 @@
-// Groups: the communicators of a layout, made by whoever brings a backend (GroupFactory), named by a pure function.
+// Groups: the communicators of a layout, made by whoever brings a backend (GroupFactory), named by
+// a pure function.
 #ifndef DYNATRAIN_ELASTIC_GROUPS_H_
 #define DYNATRAIN_ELASTIC_GROUPS_H_
 
@@ -23,14 +24,15 @@ struct GroupSpec {
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 
-// All groups of a layout, in one order that is the same on every rank: world, tp, dp, pp, embedding. Groups of one
-// rank are left out, except that "world" is always told. "embedding" exists for pp > 1.
+// All groups of a layout, in one order that is the same on every rank: world, tp, dp, pp,
+// embedding. Groups of one rank are left out, except that "world" is always told. "embedding"
+// exists for pp > 1.
 std::vector<GroupSpec> GroupsOf(const vps::Layout& layout);
 // Those with `rank` in them, in the same order.
 std::vector<GroupSpec> GroupsOfRank(const vps::Layout& layout, RankId rank);
 
-// A built communicator. Opaque to the core; the bridge knows the type behind it. Destruction may block for some tens of
-// milliseconds: let the last reference go on a background thread.
+// A built communicator. Opaque to the core; the bridge knows the type behind it. Destruction may
+// block for some tens of milliseconds: let the last reference go on a background thread.
 class Group {
  public:
   virtual ~Group() = default;
@@ -41,18 +43,21 @@ class Group {
 // The groups of one rank in one layout, by axis.
 using GroupSet = std::map<std::string, std::shared_ptr<Group>>;
 
-// SEAM. Any thread, one at a time per object; members only need to call, in the order of GroupsOfRank.
+// SEAM. Any thread, one at a time per object; members only need to call, in the order of
+// GroupsOfRank.
 class GroupFactory {
  public:
   virtual ~GroupFactory() = default;
-  // `epoch`: never used before for a group with this name (names do not repeat in the store). Every member calls.
-  // Returns when this rank's part stands; pairs are connected. Fails within `timeout`, naming group and ranks.
-  virtual Result<std::shared_ptr<Group>> MakeGroup(const std::string& epoch, const GroupSpec& spec, Duration timeout) = 0;
-  // A transport over `ranks` for the messages of one switch, every pair in `peers` (this rank's own) warmed up.
-  virtual Result<std::unique_ptr<transport::Transport>> MakeTransport(const std::string& epoch,
-                                                                      const std::vector<RankId>& ranks,
-                                                                      const std::vector<RankId>& peers,
-                                                                      Duration timeout) = 0;
+  // `epoch`: never used before for a group with this name (names do not repeat in the store). Every
+  // member calls. Returns when this rank's part stands; pairs are connected. Fails within
+  // `timeout`, naming group and ranks.
+  virtual Result<std::shared_ptr<Group>> MakeGroup(const std::string& epoch, const GroupSpec& spec,
+                                                   Duration timeout) = 0;
+  // A transport over `ranks` for the messages of one switch, every pair in `peers` (this rank's
+  // own) warmed up.
+  virtual Result<std::unique_ptr<transport::Transport>> MakeTransport(
+      const std::string& epoch, const std::vector<RankId>& ranks, const std::vector<RankId>& peers,
+      Duration timeout) = 0;
 };
 
 }  // namespace dynatrain::elastic

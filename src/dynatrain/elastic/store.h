@@ -1,5 +1,5 @@
-// Store: the small shared key-value service through which ranks, launcher and tools agree. It lives in the launcher,
-// never in a rank.
+// Store: the small shared key-value service through which ranks, launcher and tools agree. It lives
+// in the launcher, never in a rank.
 #ifndef DYNATRAIN_ELASTIC_STORE_H_
 #define DYNATRAIN_ELASTIC_STORE_H_
 
@@ -12,8 +12,9 @@
 
 namespace dynatrain::elastic {
 
-// SEAM. Values are bytes. One thread at a time per object; other threads use their own Clone(). Operations are
-// linearisable. Errors: kUnavailable if the store cannot be reached (final for this object).
+// SEAM. Values are bytes. One thread at a time per object; other threads use their own Clone().
+// Operations are linearisable. Errors: kUnavailable if the store cannot be reached (final for this
+// object).
 class Store {
  public:
   virtual ~Store() = default;
@@ -23,7 +24,8 @@ class Store {
   virtual Result<std::optional<std::string>> TryGet(const std::string& key) = 0;
   // The value once the key is set; kDeadlineExceeded after `timeout`.
   virtual Result<std::string> Wait(const std::string& key, Duration timeout) = 0;
-  // First writer wins: sets `value` if the key is not set yet; returns what the key holds afterwards.
+  // First writer wins: sets `value` if the key is not set yet; returns what the key holds
+  // afterwards.
   virtual Result<std::string> SetIfAbsent(const std::string& key, const std::string& value) = 0;
   virtual Status Delete(const std::string& key) = 0;
   // An own connection to the same data, for another thread.

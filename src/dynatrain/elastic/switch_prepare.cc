@@ -1,0 +1,120 @@
+// The part of a switch that runs while training goes on.
+#include <algorithm>
+
+#include "dynatrain/base/hash.h"
+#include "dynatrain/elastic/switch.h"
+#include "dynatrain/elastic/switch_votes.h"
+#include "dynatrain/planner/route.h"
+
+namespace dynatrain::elastic {
+namespace {
+
+std::string EpochName(int64_t switch_id) { return fmt::format("switch{}", switch_id); }
+
+}  // namespace
+
+Status SwitchParticipant::Prepare(Store& store) {
+  DT_CHECK(participates());
+  const TimePoint began = context_.clock->Now();
+  const Status status = PrepareSteps(store);
+  report_.prepare_seconds = ToSeconds(context_.clock->Now() - began);
+  if (status.ok()) return status;
+  const Result<Outcome> outcome = AbortUnvoted(store, status);
+  if (!outcome.ok()) return outcome.status();
+  {
+    const std::lock_guard lock(transport_mutex_);
+    transport_.reset();
+  }
+  staging_.reset();
+  next_.reset();
+  return Aborted("{}", report_.reason);
+}
+
+Status SwitchParticipant::PrepareSteps(Store& store) {
+  const TimePoint deadline = context_.clock->Now() + context_.options.prepare_timeout;
+  stage_vote_ = "planned";
+  DT_RETURN_IF_ERROR(Plan());
+  DT_RETURN_IF_ERROR(VotePlanned(store, deadline));
+  stage_vote_ = "prepared";
+  DT_RETURN_IF_ERROR(Build(deadline));
+  DT_RETURN_IF_ERROR(VotePrepared(store, deadline));
+  stage_vote_ = "verified";
+  return Status::Ok();
+}
+
+Status SwitchParticipant::Plan() {
+  DT_RETURN_IF_ERROR(resolved_);
+  DT_RETURN_IF_ERROR(context_.host->CheckLayout(to_->layout()));
+  const vps::ShardMap& from = *current_->map;
+  DT_ASSIGN_OR_RETURN(const planner::Route route,
+                      planner::PlanRoute(from, *to_, context_.topology, context_.rank));
+  DT_ASSIGN_OR_RETURN(program_, engine::Compile(route, from, *to_, context_.topology, ranks_));
+  report_.moved_bytes = program_.stats.received_bytes;
+  report_.kept_bytes = program_.stats.kept_bytes;
+  report_.peak_extra_bytes = program_.stats.peak_extra_bytes;
+
+  next_ = std::make_shared<LayoutInstance>();
+  next_->epoch = request_.id;
+  next_->map = to_;
+  next_->rank = context_.rank;
+  DT_ASSIGN_OR_RETURN(next_->state, engine::StateBuffers::AllocateReusing(
+                                        *to_, context_.rank, context_.options.fill, current_->state,
+                                        program_.alias));
+  DT_ASSIGN_OR_RETURN(staging_, engine::Staging::Make(program_, context_.options.verify));
+  return Status::Ok();
+}
+
+Status SwitchParticipant::VotePlanned(Store& store, TimePoint deadline) {
+  Vote mine;
+  mine.fingerprint = Hasher()
+                         .Add(program_.inputs_fingerprint)
+                         .Add(context_.options.verify)
+                         .Add(request_.id)
+                         .hash();
+  mine.balance = program_.message_balance;
+  DT_RETURN_IF_ERROR(Put(store, Key("planned", context_.rank), mine.ToJson()));
+  Votes votes;
+  for (const RankId rank : ranks_) {
+    DT_ASSIGN_OR_RETURN(const std::string vote, AwaitValue(store, Key("planned", rank), deadline,
+                                                           fmt::format("plan from rank {}", rank)));
+    votes[rank] = Vote::FromJson(vote);
+    if (!votes[rank].error.empty()) break;
+  }
+  return CheckPlanned(votes);
+}
+
+Status SwitchParticipant::Build(TimePoint deadline) {
+  const std::string epoch = EpochName(request_.id);
+  DT_ASSIGN_OR_RETURN(
+      std::unique_ptr<transport::Transport> transport,
+      context_.groups->MakeTransport(epoch, ranks_, engine::PeersOf(program_), Left(deadline)));
+  {
+    const std::lock_guard lock(transport_mutex_);
+    transport_ = std::move(transport);
+  }
+  if (!is_new()) return Status::Ok();
+  for (const GroupSpec& spec : GroupsOfRank(to_->layout(), context_.rank)) {
+    DT_ASSIGN_OR_RETURN(next_->groups[spec.axis],
+                        context_.groups->MakeGroup(epoch, spec, Left(deadline)));
+  }
+  DT_ASSIGN_OR_RETURN(next_->host, context_.host->Prepare(*next_));
+  return Status::Ok();
+}
+
+Status SwitchParticipant::VotePrepared(Store& store, TimePoint deadline) {
+  DT_RETURN_IF_ERROR(Put(store, Key("prepared", context_.rank), Vote{}.ToJson()));
+  for (const RankId rank : ranks_) {
+    DT_ASSIGN_OR_RETURN(const std::string text,
+                        AwaitValue(store, Key("prepared", rank), deadline,
+                                   fmt::format("readiness of rank {}", rank)));
+    const Vote vote = Vote::FromJson(text);
+    if (!vote.error.empty()) return Aborted("rank {}: {}", rank, vote.error);
+  }
+  return Status::Ok();
+}
+
+Duration SwitchParticipant::Left(TimePoint deadline) const {
+  return std::max(deadline - context_.clock->Now(), Duration(std::chrono::milliseconds(1)));
+}
+
+}  // namespace dynatrain::elastic

@@ -1,0 +1,143 @@
+// What is said about a switch: keys, request, decision and report, as text.
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "dynatrain/elastic/switch.h"
+
+namespace dynatrain::elastic {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kCommit = "commit";
+constexpr std::string_view kAbort = "abort: ";
+
+// Invalid UTF-8 (a request's text comes from anywhere) is replaced, not thrown at.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string SwitchKey(int64_t id, std::string_view name) {
+  return fmt::format("switch/{}/{}", id, name);
+}
+
+std::string SwitchKey(int64_t id, std::string_view name, RankId rank) {
+  return fmt::format("switch/{}/{}/{}", id, name, rank);
+}
+
+std::string_view OutcomeName(Outcome outcome) {
+  return outcome == Outcome::kCommitted ? "committed" : "rolled_back";
+}
+
+std::string Decision::ToText() const {
+  return commit ? std::string(kCommit) : std::string(kAbort) + reason;
+}
+
+Decision Decision::FromText(const std::string& text) {
+  if (text == kCommit) return {true, ""};
+  return {false, text.starts_with(kAbort) ? text.substr(kAbort.size()) : text};
+}
+
+std::string SwitchRequest::ToJson() const {
+  return Dump({{"id", id}, {"spec", spec}, {"requested_step", requested_step}});
+}
+
+Result<SwitchRequest> SwitchRequest::FromJson(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    SwitchRequest request;
+    request.id = json.at("id").get<int64_t>();
+    request.spec = json.at("spec").get<std::string>();
+    request.requested_step = json.at("requested_step").get<int64_t>();
+    return request;
+  } catch (const Json::exception& e) {
+    return InvalidArgument("switch request: {}", e.what());
+  }
+}
+
+std::string SwitchReport::ToJson() const {
+  return Dump({{"id", id},
+               {"step", step},
+               {"requested_step", requested_step},
+               {"from", from},
+               {"to", to},
+               {"outcome", OutcomeName(outcome)},
+               {"reason", reason},
+               {"prepare_seconds", prepare_seconds},
+               {"pause_seconds", pause_seconds},
+               {"first_step_excess_seconds", first_step_excess_seconds},
+               {"execute_seconds", execute_seconds},
+               {"verify_seconds", verify_seconds},
+               {"decide_seconds", decide_seconds},
+               {"activate_seconds", activate_seconds},
+               {"moved_bytes", moved_bytes},
+               {"kept_bytes", kept_bytes},
+               {"peak_extra_bytes", peak_extra_bytes},
+               {"digest_before", digest_before},
+               {"digest_after", digest_after},
+               {"replica_check", replica_check}});
+}
+
+Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    SwitchReport report;
+    json.at("id").get_to(report.id);
+    json.at("step").get_to(report.step);
+    json.at("requested_step").get_to(report.requested_step);
+    json.at("from").get_to(report.from);
+    json.at("to").get_to(report.to);
+    report.outcome = json.at("outcome") == OutcomeName(Outcome::kCommitted) ? Outcome::kCommitted
+                                                                            : Outcome::kRolledBack;
+    json.at("reason").get_to(report.reason);
+    json.at("prepare_seconds").get_to(report.prepare_seconds);
+    json.at("pause_seconds").get_to(report.pause_seconds);
+    json.at("first_step_excess_seconds").get_to(report.first_step_excess_seconds);
+    json.at("execute_seconds").get_to(report.execute_seconds);
+    json.at("verify_seconds").get_to(report.verify_seconds);
+    json.at("decide_seconds").get_to(report.decide_seconds);
+    json.at("activate_seconds").get_to(report.activate_seconds);
+    json.at("moved_bytes").get_to(report.moved_bytes);
+    json.at("kept_bytes").get_to(report.kept_bytes);
+    json.at("peak_extra_bytes").get_to(report.peak_extra_bytes);
+    json.at("digest_before").get_to(report.digest_before);
+    json.at("digest_after").get_to(report.digest_after);
+    json.at("replica_check").get_to(report.replica_check);
+    return report;
+  } catch (const Json::exception& e) {
+    return InvalidArgument("switch report: {}", e.what());
+  }
+}
+
+SwitchReport MergeReports(const std::vector<SwitchReport>& reports) {
+  DT_CHECK(!reports.empty());
+  SwitchReport merged = reports.front();
+  for (size_t i = 1; i < reports.size(); ++i) {
+    const SwitchReport& other = reports[i];
+    const auto most = [&other, &merged](auto SwitchReport::* field) {
+      merged.*field = std::max(merged.*field, other.*field);
+    };
+    most(&SwitchReport::step);
+    most(&SwitchReport::prepare_seconds);
+    most(&SwitchReport::pause_seconds);
+    most(&SwitchReport::first_step_excess_seconds);
+    most(&SwitchReport::execute_seconds);
+    most(&SwitchReport::verify_seconds);
+    most(&SwitchReport::decide_seconds);
+    most(&SwitchReport::activate_seconds);
+    most(&SwitchReport::peak_extra_bytes);
+    merged.moved_bytes += other.moved_bytes;
+    merged.kept_bytes += other.kept_bytes;
+    // Only the coordinator knows the job-wide sums; the others tell 0.
+    most(&SwitchReport::digest_before);
+    most(&SwitchReport::digest_after);
+    most(&SwitchReport::replica_check);
+    if (merged.reason.empty()) merged.reason = other.reason;
+  }
+  return merged;
+}
+
+}  // namespace dynatrain::elastic
