@@ -36,12 +36,10 @@ if(DYNATRAIN_MARCH)
   add_compile_options(-march=${DYNATRAIN_MARCH})
 endif()
 if(DYNATRAIN_SANITIZE)
-  add_compile_options(-fsanitize=${DYNATRAIN_SANITIZE} -fno-sanitize-recover=all
+  add_compile_options(-O1 -fsanitize=${DYNATRAIN_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${DYNATRAIN_SANITIZE})
-endif()
-if(NOT DYNATRAIN_WITH_TORCH)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
+  add_link_options(-fsanitize=${DYNATRAIN_SANITIZE})
 endif()
 
 # Paths are hashed relative to the source tree: clones and build folders share the cache.
