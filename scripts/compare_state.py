@@ -121,6 +121,10 @@ class Dump:
             self._read_rank(rank, buffers)
         self._check_complete()
 
+    def forget(self):
+        """Lets go of the values."""
+        self.tensors = {}
+
     def rank_path(self, rank):
         return self.directory / f"rank-{rank}.safetensors"
 

@@ -87,11 +87,11 @@ def main():
     parser.add_argument("--data", type=Path, default=runs.TEXT)
     args = parser.parse_args()
     began = time.monotonic()
-    flags = runs.training_flags(args.data)
     parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
     print(f"tiny-llama, {sum(p.elems for p in parameters):,} parameters, on {args.data}; up to 8 processes on "
           f"{runs.machine()}\n", flush=True)
     try:
+        flags = runs.training_flags(args.data)
         job = run_live(args.dynatrain, flags)
         problems = check_live(job, parameters)
         with runs.scratch_directory("dynatrain-demo-") as scratch:

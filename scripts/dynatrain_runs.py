@@ -44,8 +44,15 @@ class RunError(Exception):
 
 
 def training_flags(data=TEXT, seq=128, seed=1):
-    return ["--model", "tiny-llama", "--data", str(data), "--global-batch", "8", "--micro-batch", "2",
+    return ["--model", "tiny-llama", "--data", str(text_for(data)), "--global-batch", "8", "--micro-batch", "2",
             "--seq", str(seq), "--lr", "1e-3", "--seed", str(seed)]
+
+
+def text_for(data):
+    """The path; the demo's own text is made if it is not there yet."""
+    if data == TEXT and not TEXT.exists() and subprocess.run([ROOT / "scripts/demo-text.sh"]).returncode != 0:
+        raise RunError(f"cannot make {TEXT}")
+    return data
 
 
 def free_port():
@@ -126,6 +133,7 @@ class Job:
         except queue.Empty:
             raise RunError(f"no end within {self.deadline_s} s: {' '.join(self.command)}\n{self.tail()}") from None
         if line is None:
+            self._lines.put(None)  # the end is told again to whoever asks again
             return None
         event = json.loads(line)
         self.events.append(event)
@@ -234,9 +242,10 @@ class Restart:
 
 def measure_restart(dynatrain, flags, old, new, steps, directory, deadline_s=120):
     """Trains `steps` steps in `old`, saves, ends; goes on in `new` from what was saved."""
-    first = run_job(dynatrain, [*flags, "--layout", old, "--steps", str(steps), "--save", str(directory)], deadline_s)
-    second_flags = [*flags, "--layout", new, "--steps", str(steps + 3), "--resume", str(directory)]
-    second = run_job(dynatrain, second_flags, deadline_s)
+    flags = [*flags, "--steps", str(steps + 3)]
+    first_flags = [*flags, "--layout", old, "--stop-after", str(steps), "--save", str(directory)]
+    first = run_job(dynatrain, first_flags, deadline_s)
+    second = run_job(dynatrain, [*flags, "--layout", new, "--resume", str(directory)], deadline_s)
     last = first.of("step")[-1]
     saved = first.of("saved")[-1]
     resumed = second.of("resumed")
