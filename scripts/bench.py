@@ -103,6 +103,7 @@ def main():
     parser.add_argument("--verify", default="moved", choices=("off", "moved", "full"))
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     args = parser.parse_args()
+    runs.end_cleanly_when_terminated()
     parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
     state_bytes = sum(p.elems for p in parameters) * len(geometry.KINDS) * geometry.ELEM_BYTES
     try:

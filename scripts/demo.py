@@ -86,6 +86,7 @@ def main():
     parser.add_argument("--dynatrain", type=Path, default=runs.ROOT / "build/dev/bin/dynatrain")
     parser.add_argument("--data", type=Path, default=runs.TEXT)
     args = parser.parse_args()
+    runs.end_cleanly_when_terminated()
     began = time.monotonic()
     parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
     print(f"tiny-llama, {sum(p.elems for p in parameters):,} parameters, on {args.data}; up to 8 processes on "

@@ -306,6 +306,13 @@ def replace_section(path, name, text):
     path.write_text(f"{head}{begin}\n{text.strip()}\n{end}{tail}")
 
 
+def end_cleanly_when_terminated():
+    """SIGTERM unwinds as Ctrl-C does, so that jobs end and scratch files go."""
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, interrupt)
+
+
 def fail(text):
     print(text, file=sys.stderr)
     sys.exit(1)

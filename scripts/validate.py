@@ -195,6 +195,7 @@ def main():
     parser.add_argument("--data", type=Path, default=runs.TEXT)
     parser.add_argument("--quick", action="store_true", help="fewer steps, layouts and switches; writes no documents")
     args = parser.parse_args()
+    runs.end_cleanly_when_terminated()
     began = time.monotonic()
     plan = quick_plan() if args.quick else full_plan()
     parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
@@ -205,6 +206,8 @@ def main():
         curves = run_static(args.dynatrain, flags, plan)
     except (runs.RunError, compare_state.StateError) as error:
         runs.fail(f"validate: {error}")
+    except KeyboardInterrupt:
+        runs.fail("validate: interrupted")
     losses = compare_losses(curves, elastic, plan)
     probe_rows, problems = check_probes(elastic)
     problems += check_state(elastic, plan, parameters)
