@@ -151,7 +151,7 @@ Result<ModelConfig> ParseConfig(std::string_view json) {
   Json object;
   try {
     object = Json::parse(json);
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {
     return InvalidArgument("not JSON: {}", error.what());
   }
   if (!object.is_object()) return InvalidArgument("not a JSON object");

@@ -148,6 +148,10 @@ TEST(CaseC13, StridedViewsHaveTheLogicalDigest) {
   ASSERT_TRUE(catalog->Add({.name = "w", .shape = {6, 8}, .split = Split::None(), .homes = {Home::Layer(0)},
                             .kinds = {{Kind::kParam, DType::kBF16}}}).ok());
   const Buffer buffer{.name = "w", .kind = Kind::kParam, .dtype = DType::kBF16, .elems = 200};
+  const auto rows = *ExplicitShardMap::Make(catalog, {{0, {buffer}, {{0, Box({0, 0}, {3, 8}), 0, 4, {9, 1}}}},
+                                                      {1, {buffer}, {{0, Box({3, 0}, {6, 8}), 0, 0, {24, 3}}}}});
+  EXPECT_EQ(DigestOf(*rows, MakeState(*rows, DistinctValue)),
+            (StateDigest{DigestOfWhole(*catalog, DistinctValue), 0}));
   const auto map_of = [&](const Coords& strides, int64_t offset) {
     return *ExplicitShardMap::Make(
         catalog, {{0, {buffer}, {{0, Box({0, 0}, {6, 3}), 0, offset, strides}}},

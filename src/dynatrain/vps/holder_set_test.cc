@@ -63,6 +63,14 @@ TEST(HolderSet, EqualSetsCompareEqual) {
   EXPECT_EQ(HolderSet::FromPositions(table, {0, 1, 3}).products().size(), 3u);
 }
 
+TEST(HolderSet, KeepsUnionsThatAreNoProduct) {
+  const auto table = Identity(64);
+  const HolderSet interleaved(table, {{3, {{2, 3}}}, {0, {{2, 3}}}});
+  EXPECT_THAT(RanksOf(interleaved), ::testing::ElementsAre(0, 2, 4, 3, 5, 7));
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(interleaved.IndexOf(interleaved.At(i)), i);
+  EXPECT_THAT(RanksOf(HolderSet(table, {{5, {}}, {0, {{1, 2}}}})), ::testing::ElementsAre(0, 1, 5));
+}
+
 // Any product, however it is written, has one form; any list keeps its ranks in order.
 TEST(HolderSetProperty, FormIsCanonical) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {

@@ -1,0 +1,108 @@
+#include "dynatrain/models/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "dynatrain/base/random.h"
+
+namespace dynatrain::models {
+namespace {
+
+constexpr std::string_view kLlama2 = R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
+  "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000,
+  "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_scaling": null, "tie_word_embeddings": false})";
+
+std::string ErrorOf(std::string_view json) {
+  const Result<ModelConfig> config = ParseConfig(json);
+  EXPECT_FALSE(config.ok());
+  return config.status().message();
+}
+
+std::string Changed(std::string_view from, std::string_view to) {
+  std::string json(kLlama2);
+  const size_t at = json.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return json.replace(at, from.size(), to);
+}
+
+TEST(ParseConfig, ReadsLlama) {
+  ModelConfig config = *ParseConfig(kLlama2);
+  EXPECT_EQ(config.name, "llama");
+  config.name = "llama2-70b";
+  EXPECT_EQ(config, *LoadModel("llama2-70b"));
+}
+
+TEST(ParseConfig, FillsWhatLlamaFilesLeaveOut) {
+  const ModelConfig config = *ParseConfig(
+      R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "vocab_size": 100, "attention_bias": true,
+          "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0}})");
+  EXPECT_EQ(config.kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.rope_theta, 500000.0);
+  EXPECT_EQ(config.rope_scaling, "llama3");
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_TRUE(config.out_bias);
+  EXPECT_FALSE(config.mlp_bias);
+}
+
+TEST(ParseConfig, ReadsGpt2) {
+  const ModelConfig config = *ParseConfig(
+      R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,
+          "n_inner": null, "layer_norm_epsilon": 1e-05})");
+  EXPECT_EQ(config.family, ModelConfig::Family::kGpt);
+  EXPECT_EQ(config.ffn, 3072);
+  EXPECT_EQ(config.kv_heads, 12);
+  EXPECT_TRUE(config.tied);
+}
+
+TEST(ParseConfig, RefusesNamingTheKey) {
+  EXPECT_THAT(ErrorOf("{"), ::testing::StartsWith("not JSON: "));
+  EXPECT_EQ(ErrorOf("[1]"), "not a JSON object");
+  EXPECT_EQ(ErrorOf("{}"), "model_type '' is not available; available are llama, mistral, gpt2");
+  EXPECT_EQ(ErrorOf(Changed("\"hidden_size\": 8192,", "")), "key 'hidden_size' is missing");
+  EXPECT_EQ(ErrorOf(Changed("28672", "-1")), "key 'intermediate_size' is -1; right is a whole number of at least 1");
+  EXPECT_EQ(ErrorOf(Changed("28672", "2.5")), "key 'intermediate_size' is 2.5; right is a whole number of at least 1");
+  EXPECT_EQ(ErrorOf(Changed(": 80", ": 80000000000")), "key 'num_hidden_layers' is 80000000000; right is at most 100000");
+  EXPECT_EQ(ErrorOf(Changed("\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")),
+            "64 query heads are not a multiple of 7 key-value heads");
+  EXPECT_EQ(ErrorOf(Changed("false", "\"no\"")), "key 'tie_word_embeddings' is \"no\"; right is true or false");
+  EXPECT_EQ(ErrorOf(Changed("1e-05", "0")), "key 'rms_norm_eps' is 0; right is a number above 0");
+  EXPECT_EQ(ErrorOf(Changed("\"rope_scaling\": null", "\"hidden_act\": \"relu\"")),
+            "key 'hidden_act' is \"relu\"; available is \"silu\"");
+  EXPECT_EQ(ErrorOf(Changed("\"rope_scaling\": null", "\"rope_scaling\": 4")),
+            "key 'rope_scaling' is 4; right is an object");
+}
+
+TEST(ParseConfigProperty, AnyBrokenFileIsReadOrRefused) {
+  for (uint64_t seed = 1; seed <= 5000; ++seed) {
+    Random random(seed);
+    std::string json(kLlama2);
+    for (int64_t i = random.Between(1, 4); i > 0; --i) {
+      const auto at = static_cast<size_t>(random.Between(0, static_cast<int64_t>(json.size()) - 1));
+      json[at] = "0123456789{}[]\",:-.e \\x"[static_cast<size_t>(random.Between(0, 22))];
+    }
+    const Result<ModelConfig> config = ParseConfig(json);
+    EXPECT_NE(config.ok(), !config.status().message().empty()) << "seed " << seed;
+  }
+}
+
+TEST(LoadModel, ReadsFilesAndFolders) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "dynatrain_load_model";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << kLlama2;
+  EXPECT_EQ(LoadModel(folder.string())->hidden, 8192);
+  EXPECT_EQ(LoadModel((folder / "config.json").string())->hidden, 8192);
+  std::ofstream(folder / "config.json") << "{}";
+  EXPECT_EQ(LoadModel(folder.string()).status().message(),
+            (folder / "config.json").string() + ": model_type '' is not available; available are llama, mistral, gpt2");
+  std::filesystem::remove_all(folder);
+  EXPECT_THAT(LoadModel("llama9").status().message(),
+              ::testing::StartsWith("model 'llama9' is neither a file nor a preset; presets are llama2-7b, "));
+}
+
+}  // namespace
+}  // namespace dynatrain::models
