@@ -21,7 +21,8 @@ constexpr size_t kWarmUpBytes = size_t{1} << 16;
 
 class GlooGroup final : public elastic::Group {
  public:
-  GlooGroup(elastic::GroupSpec spec, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Reaper> reaper)
+  GlooGroup(elastic::GroupSpec spec, c10::intrusive_ptr<c10d::Backend> backend,
+            std::shared_ptr<WorkerThread> reaper)
       : spec_(std::move(spec)), backend_(std::move(backend)), reaper_(std::move(reaper)) {}
 
   ~GlooGroup() override {
@@ -31,8 +32,8 @@ class GlooGroup final : public elastic::Group {
   const elastic::GroupSpec& spec() const override { return spec_; }
   const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
-  // Gloo has no abort. A receive that times out makes it give up all of the group's connections, and with them
-  // every operation here and at the peers.
+  // Gloo has no abort. A receive that times out makes it give up all of the group's connections,
+  // and with them every operation here and at the peers.
   void Abort() override {
     if (backend_->getSize() < 2) return;
     const Status status = Fence("abort", [&] {
@@ -46,14 +47,14 @@ class GlooGroup final : public elastic::Group {
  private:
   const elastic::GroupSpec spec_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  const std::shared_ptr<Reaper> reaper_;
+  const std::shared_ptr<WorkerThread> reaper_;
 };
 
 std::vector<uint8_t> ToBytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 // Announces this rank and waits for the other members.
-Status Gather(GroupStore& store, RankId rank, const std::vector<RankId>& ranks, const std::string& what,
-              const Deadline& deadline) {
+Status Gather(GroupStore& store, RankId rank, const std::vector<RankId>& ranks,
+              const std::string& what, const Deadline& deadline) {
   const std::string members = fmt::format("{}", fmt::join(ranks, ","));
   auto key = [](RankId member) { return fmt::format("here/{}", member); };
   std::vector<std::string> keys;
@@ -74,8 +75,9 @@ Status Gather(GroupStore& store, RankId rank, const std::vector<RankId>& ranks, 
     for (const RankId member : ranks) {
       const std::vector<uint8_t> told = store.get(key(member));
       if (told == ToBytes(members)) continue;
-      return FailedPrecondition("{}: rank {} takes its members to be {}, rank {} takes them to be {}", what, rank,
-                                members, member, std::string(told.begin(), told.end()));
+      return FailedPrecondition(
+          "{}: rank {} takes its members to be {}, rank {} takes them to be {}", what, rank,
+          members, member, std::string(told.begin(), told.end()));
     }
     return {};
   });
@@ -90,7 +92,8 @@ Status Barrier(c10d::Backend& backend, const std::string& what, const Deadline& 
 }
 
 // Sends the first bytes both ways over each pair that the transport will use.
-Status WarmUp(transport::Transport& transport, const std::vector<RankId>& peers, const Deadline& deadline) {
+Status WarmUp(transport::Transport& transport, const std::vector<RankId>& peers,
+              const Deadline& deadline) {
   const std::vector<std::byte> out(kWarmUpBytes);
   std::vector<std::vector<std::byte>> in;
   std::vector<transport::OpId> ops;
@@ -109,32 +112,41 @@ Status WarmUp(transport::Transport& transport, const std::vector<RankId>& peers,
 
 }  // namespace
 
-GlooGroupFactory::GlooGroupFactory(RankId rank, c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options,
-                                   GlooDevice device)
+GlooGroupFactory::GlooGroupFactory(RankId rank, c10::intrusive_ptr<c10d::Store> store,
+                                   const GlooOptions& options, GlooDevice device)
     : rank_(rank),
       store_(std::move(store)),
       options_(options),
       device_(std::move(device)),
-      reaper_(std::make_shared<Reaper>()) {}
+      reaper_(std::make_shared<WorkerThread>()) {}
 
-Result<std::unique_ptr<GlooGroupFactory>> GlooGroupFactory::Connect(RankId rank, const StoreAddress& store,
-                                                                    const GlooOptions& options, Duration timeout) {
+GlooGroupFactory::~GlooGroupFactory() {
+  static_cast<void>(DeleteKeys().ok());  // without a store there are no keys
+}
+
+Result<std::unique_ptr<GlooGroupFactory>> GlooGroupFactory::Connect(RankId rank,
+                                                                    const StoreAddress& store,
+                                                                    const GlooOptions& options,
+                                                                    Duration timeout) {
   DT_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Store> connection, ConnectC10dStore(store, timeout));
   return Make(rank, std::move(connection), options);
 }
 
-Result<std::unique_ptr<GlooGroupFactory>> GlooGroupFactory::Make(RankId rank, c10::intrusive_ptr<c10d::Store> store,
-                                                                 const GlooOptions& options) {
+Result<std::unique_ptr<GlooGroupFactory>> GlooGroupFactory::Make(
+    RankId rank, c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options) {
   if (options.interface.empty() && options.address.empty()) {
-    return InvalidArgument("Gloo needs a network interface or an address of this machine, such as lo");
+    return InvalidArgument(
+        "Gloo needs a network interface or an address of this machine, such as lo");
   }
   const bool by_name = !options.interface.empty();
   const std::string& where = by_name ? options.interface : options.address;
   DT_ASSIGN_OR_RETURN(
       GlooDevice device,
-      FenceResult(fmt::format("open {} {} for Gloo", by_name ? "network interface" : "address", where), [&] {
-        return by_name ? MakeGlooDeviceForInterface(where) : MakeGlooDeviceForAddress(where);
-      }));
+      FenceResult(
+          fmt::format("open {} {} for Gloo", by_name ? "network interface" : "address", where),
+          [&] {
+            return by_name ? MakeGlooDeviceForInterface(where) : MakeGlooDeviceForAddress(where);
+          }));
   return std::unique_ptr<GlooGroupFactory>(
       new GlooGroupFactory(rank, std::move(store), options, std::move(device)));
 }
@@ -145,7 +157,8 @@ Result<c10::intrusive_ptr<c10d::Backend>> GlooGroupFactory::Build(const std::str
                                                                   Duration timeout) {
   const auto self = std::find(ranks.begin(), ranks.end(), rank_);
   if (self == ranks.end()) {
-    return InvalidArgument("{}: rank {} is not among its members {}", what, rank_, fmt::join(ranks, ","));
+    return InvalidArgument("{}: rank {} is not among its members {}", what, rank_,
+                           fmt::join(ranks, ","));
   }
   const Deadline deadline(timeout);
   auto store = c10::make_intrusive<GroupStore>(prefix, store_, ToMillis(timeout));
@@ -153,38 +166,47 @@ Result<c10::intrusive_ptr<c10d::Backend>> GlooGroupFactory::Build(const std::str
   auto build = [&]() -> Status {
     DT_RETURN_IF_ERROR(Gather(*store, rank_, ranks, what, deadline));
     DT_RETURN_IF_ERROR(Fence(fmt::format("{} of ranks {}", what, fmt::join(ranks, ",")), [&] {
-      backend = MakeGlooBackend(store, static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()),
-                                ToMillis(deadline.left()), device_);
+      backend = MakeGlooBackend(store, static_cast<int>(self - ranks.begin()),
+                                static_cast<int>(ranks.size()), ToMillis(deadline.left()), device_);
     }));
     DT_RETURN_IF_ERROR(Barrier(*backend, what, deadline));
     return Fence(what, [&] { backend->setTimeout(ToMillis(options_.operation_timeout)); });
   };
   const Status built = build();
-  const Status cleaned = Fence(what + ": delete its keys", [&] { store->DeleteWritten(); });
+  written_.push_back(store);
   if (!built.ok()) {
     reaper_->Post([backend = std::move(backend)]() mutable { backend.reset(); });
     return built;
   }
-  DT_RETURN_IF_ERROR(cleaned);
+  DT_RETURN_IF_ERROR(DeleteKeys().Within(what));
   return backend;
+}
+
+Status GlooGroupFactory::DeleteKeys() {
+  return Fence("delete keys of group building", [&] {
+    for (const auto& store : written_) store->DeleteWritten();
+    written_.clear();
+  });
 }
 
 Result<std::shared_ptr<elastic::Group>> GlooGroupFactory::MakeGroup(const std::string& epoch,
                                                                     const elastic::GroupSpec& spec,
                                                                     Duration timeout) {
-  DT_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> backend,
-                      Build(fmt::format("group/{}/{}", epoch, spec.name),
-                            fmt::format("group {} of epoch {}", spec.name, epoch), spec.ranks, timeout));
-  return std::shared_ptr<elastic::Group>(std::make_shared<GlooGroup>(spec, std::move(backend), reaper_));
+  DT_ASSIGN_OR_RETURN(
+      c10::intrusive_ptr<c10d::Backend> backend,
+      Build(fmt::format("group/{}/{}", epoch, spec.name),
+            fmt::format("group {} of epoch {}", spec.name, epoch), spec.ranks, timeout));
+  return std::shared_ptr<elastic::Group>(
+      std::make_shared<GlooGroup>(spec, std::move(backend), reaper_));
 }
 
-Result<std::unique_ptr<transport::Transport>> GlooGroupFactory::MakeTransport(const std::string& epoch,
-                                                                              const std::vector<RankId>& ranks,
-                                                                              const std::vector<RankId>& peers,
-                                                                              Duration timeout) {
+Result<std::unique_ptr<transport::Transport>> GlooGroupFactory::MakeTransport(
+    const std::string& epoch, const std::vector<RankId>& ranks, const std::vector<RankId>& peers,
+    Duration timeout) {
   const Deadline deadline(timeout);
-  DT_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Backend> backend,
-                      Build("transport/" + epoch, fmt::format("transport of epoch {}", epoch), ranks, timeout));
+  DT_ASSIGN_OR_RETURN(
+      c10::intrusive_ptr<c10d::Backend> backend,
+      Build("transport/" + epoch, fmt::format("transport of epoch {}", epoch), ranks, timeout));
   std::unique_ptr<transport::Transport> transport =
       std::make_unique<C10dTransport>(std::move(backend), ranks, rank_, reaper_);
   DT_RETURN_IF_ERROR(WarmUp(*transport, peers, deadline).Within("warm up"));

@@ -15,37 +15,46 @@
 #include "dynatrain/base/types.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/gloo_shim.h"
-#include "dynatrain/bridge/reaper.h"
+#include "dynatrain/bridge/worker_thread.h"
 #include "dynatrain/elastic/groups.h"
 
 namespace dynatrain::bridge {
 
+class GroupStore;
+
 struct GlooOptions {
-  // Where groups listen and connect: a network interface ("lo", "eth0") or, if empty, an IP address or host name of
-  // this machine. One of them is needed; looking up the machine's own name can take seconds.
+  // Where groups listen and connect: a network interface ("lo", "eth0") or, if empty, an IP address
+  // or host name of this machine. One of them is needed; looking up the machine's own name can take
+  // seconds.
   std::string interface = {};
   std::string address = {};
   // Default deadline of every operation on a group once it is built.
   Duration operation_timeout = std::chrono::seconds(60);
 };
 
-// Makes groups whose names live under "<kind>/<epoch>/<name>" in the store. Building is collective over a group's
-// members alone:
+// Makes groups whose names live under "<kind>/<epoch>/<name>" in the store. Building is collective
+// over a group's members alone:
 //   1. every member announces itself and waits for the others, so that a missing one is named;
 //   2. Gloo connects all pairs;
-//   3. a barrier, after which each member deletes the keys it wrote: dead generations leave nothing behind.
-// All groups share one network device. They are destroyed on the factory's own thread, whoever lets go of
-// them and whenever, also after the factory is gone.
+//   3. a barrier, after which each member deletes the keys it wrote: dead generations leave nothing
+//   behind. After a
+//      failure they stay, for members that still wait, until the next success or the factory's end.
+// All groups share one network device. They are destroyed on the factory's own thread, whoever lets
+// go of them and whenever, also after the factory is gone.
 class GlooGroupFactory final : public elastic::GroupFactory {
  public:
   // Opens its own connection to the store.
   static Result<std::unique_ptr<GlooGroupFactory>> Connect(RankId rank, const StoreAddress& store,
-                                                           const GlooOptions& options, Duration timeout);
+                                                           const GlooOptions& options,
+                                                           Duration timeout);
   // Over a c10d store that nobody else calls at the same time (a HashStore may be shared).
-  static Result<std::unique_ptr<GlooGroupFactory>> Make(RankId rank, c10::intrusive_ptr<c10d::Store> store,
+  static Result<std::unique_ptr<GlooGroupFactory>> Make(RankId rank,
+                                                        c10::intrusive_ptr<c10d::Store> store,
                                                         const GlooOptions& options);
+  ~GlooGroupFactory() override;
 
-  Result<std::shared_ptr<elastic::Group>> MakeGroup(const std::string& epoch, const elastic::GroupSpec& spec,
+  Result<std::shared_ptr<elastic::Group>> MakeGroup(const std::string& epoch,
+                                                    const elastic::GroupSpec& spec,
                                                     Duration timeout) override;
   Result<std::unique_ptr<transport::Transport>> MakeTransport(const std::string& epoch,
                                                               const std::vector<RankId>& ranks,
@@ -59,19 +68,23 @@ class GlooGroupFactory final : public elastic::GroupFactory {
   GlooGroupFactory(RankId rank, c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options,
                    GlooDevice device);
 
-  Result<c10::intrusive_ptr<c10d::Backend>> Build(const std::string& prefix, const std::string& what,
-                                                  const std::vector<RankId>& ranks, Duration timeout);
+  Result<c10::intrusive_ptr<c10d::Backend>> Build(const std::string& prefix,
+                                                  const std::string& what,
+                                                  const std::vector<RankId>& ranks,
+                                                  Duration timeout);
+  Status DeleteKeys();
 
   const RankId rank_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const GlooOptions options_;
   const GlooDevice device_;
-  const std::shared_ptr<Reaper> reaper_;
+  const std::shared_ptr<WorkerThread> reaper_;
+  std::vector<c10::intrusive_ptr<GroupStore>> written_;  // stores with keys still to be deleted
 };
 
-// The c10d group behind a group of this factory, for the trainer's collectives. Valid while `group` lives: hold
-// the group, not the backend, so that it is destroyed off the training thread. All members must issue a
-// group's operations in the same order.
+// The c10d group behind a group of this factory, for the trainer's collectives. Valid while `group`
+// lives: hold the group, not the backend, so that it is destroyed off the training thread. All
+// members must issue a group's operations in the same order.
 c10::intrusive_ptr<c10d::Backend> BackendOf(const elastic::Group& group);
 
 }  // namespace dynatrain::bridge

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "dynatrain/bridge/deadline.h"
 #include "dynatrain/bridge/fence.h"
 #include "dynatrain/bridge/numeric_names.h"
+#include "dynatrain/bridge/worker_thread.h"
 
 namespace dynatrain::bridge {
 namespace {
@@ -38,93 +40,102 @@ Result<std::string> Decode(const std::string& key, const Bytes& bytes) {
   return std::string(bytes.begin() + 1, bytes.end());
 }
 
+// c10d has deadlines for waits alone, so every call runs on a thread that can be left behind. Calls
+// own what they use.
 class C10dStore final : public elastic::Store {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  C10dStore(c10::intrusive_ptr<c10d::Store> store, Duration answer_timeout)
+      : store_(std::move(store)), answer_timeout_(answer_timeout) {}
 
   Status Set(const std::string& key, const std::string& value) override {
-    return Call("set", key, [&]() -> Status {
-      store_->set(key, Encode(value));
-      // A set is not acknowledged on the wire; the answer to a question behind it is.
-      store_->check({key});
-      return {};
-    });
+    return Call<bool>("set", key, answer_timeout_,
+                      [store = store_, key, value] {
+                        store->set(key, Encode(value));
+                        // A set is not acknowledged on the wire; the answer to a question behind it
+                        // is.
+                        return store->check({key});
+                      })
+        .status();
   }
 
   Result<std::optional<std::string>> TryGet(const std::string& key) override {
-    return CallResult<std::optional<std::string>>("get", key, [&] { return Read(key); });
+    return Call<std::optional<std::string>>("get", key, answer_timeout_,
+                                            [store = store_, key] { return Read(*store, key); });
   }
 
   Result<std::string> Wait(const std::string& key, Duration timeout) override {
-    return CallResult<std::string>("wait for", key, [&]() -> Result<std::string> {
-      const Deadline deadline(timeout);
-      while (true) {
-        DT_ASSIGN_OR_RETURN(std::optional<std::string> value, Read(key));
-        if (value.has_value()) return *std::move(value);
-        if (deadline.passed()) {
-          return DeadlineExceeded("store: wait for {}: not set within {:.3f} s", key, ToSeconds(timeout));
-        }
-        WaitUntilSet(key, deadline.left());
-      }
-    });
+    return Call<std::string>(
+        "wait for", key, timeout + answer_timeout_,
+        [store = store_, key, timeout] { return ReadWhenSet(*store, key, timeout); });
   }
 
   Result<std::string> SetIfAbsent(const std::string& key, const std::string& value) override {
-    return CallResult<std::string>("set if absent", key, [&] {
-      return Decode(key, store_->compareSet(key, Bytes{}, Encode(value)));
+    return Call<std::string>("set if absent", key, answer_timeout_, [store = store_, key, value] {
+      return Decode(key, store->compareSet(key, Bytes{}, Encode(value)));
     });
   }
 
   Status Delete(const std::string& key) override {
-    return Call("delete", key, [&]() -> Status {
-      store_->deleteKey(key);
-      return {};
-    });
+    return Call<bool>("delete", key, answer_timeout_,
+                      [store = store_, key] { return store->deleteKey(key); })
+        .status();
   }
 
   Result<std::unique_ptr<elastic::Store>> Clone() override {
-    return CallResult<std::unique_ptr<elastic::Store>>(
-        "clone", "connection", [&]() -> Result<std::unique_ptr<elastic::Store>> {
-          return std::unique_ptr<elastic::Store>(std::make_unique<C10dStore>(store_->clone()));
-        });
+    auto cloned = Call<c10::intrusive_ptr<c10d::Store>>(
+        "clone", "connection", answer_timeout_, [store = store_] { return store->clone(); });
+    DT_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Store> store, std::move(cloned));
+    return std::unique_ptr<elastic::Store>(
+        std::make_unique<C10dStore>(std::move(store), answer_timeout_));
   }
 
  private:
-  // One round trip: a compare-and-set that can never set answers with the value, or with its own question.
-  Result<std::optional<std::string>> Read(const std::string& key) {
-    const Bytes bytes = store_->compareSet(key, kNothing, kNothing);
+  // One round trip: a compare-and-set that can never set answers with the value, or with its own
+  // question.
+  static Result<std::optional<std::string>> Read(c10d::Store& store, const std::string& key) {
+    const Bytes bytes = store.compareSet(key, kNothing, kNothing);
     if (bytes == kNothing) return std::optional<std::string>();
     DT_ASSIGN_OR_RETURN(std::string value, Decode(key, bytes));
     return std::optional<std::string>(std::move(value));
   }
 
-  // A lost connection shows at the next read.
-  void WaitUntilSet(const std::string& key, Duration timeout) {
-    const Status status = Fence("wait", [&] { store_->wait({key}, ToMillis(timeout)); });
-    static_cast<void>(status.ok());
-  }
-
-  template <class F>
-  Status Call(std::string_view what, std::string_view key, F&& f) {
-    if (!dead_.ok()) return dead_;
-    return Settle(Fence(fmt::format("store: {} {}", what, key), std::forward<F>(f)));
+  static Result<std::string> ReadWhenSet(c10d::Store& store, const std::string& key,
+                                         Duration timeout) {
+    const Deadline deadline(timeout);
+    while (true) {
+      DT_ASSIGN_OR_RETURN(std::optional<std::string> value, Read(store, key));
+      if (value.has_value()) return *std::move(value);
+      if (deadline.passed()) {
+        return DeadlineExceeded("store: wait for {}: not set within {:.3f} s", key,
+                                ToSeconds(timeout));
+      }
+      // Why it ended shows at the next read.
+      static_cast<void>(Fence("wait", [&] { store.wait({key}, ToMillis(deadline.left())); }).ok());
+    }
   }
 
   template <class T, class F>
-  Result<T> CallResult(std::string_view what, std::string_view key, F&& f) {
+  Result<T> Call(std::string_view what, std::string_view key, Duration limit, F f) {
     if (!dead_.ok()) return dead_;
-    Result<T> result = FenceResult(fmt::format("store: {} {}", what, key), std::forward<F>(f));
-    if (result.ok()) return result;
-    return Settle(result.status());
+    std::string doing = fmt::format("store: {} {}", what, key);
+    auto task = std::make_shared<std::packaged_task<Result<T>()>>(
+        [doing, f = std::move(f)] { return FenceResult(doing, f); });
+    std::future<Result<T>> answer = task->get_future();
+    worker_.Post([task] { (*task)(); });
+    if (answer.wait_for(limit) != std::future_status::ready) {
+      worker_.Abandon();
+      dead_ = Unavailable("{}: the server gave no answer within {:.1f} s", doing, ToSeconds(limit));
+      return dead_;
+    }
+    Result<T> result = answer.get();
+    if (!result.ok() && result.status().code() == StatusCode::kUnavailable) dead_ = result.status();
+    return result;
   }
 
-  Status Settle(const Status& status) {
-    if (status.code() == StatusCode::kUnavailable) dead_ = status;
-    return status;
-  }
-
-  c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const Duration answer_timeout_;
   Status dead_;  // why the connection is lost
+  WorkerThread worker_;
 };
 
 struct Socket {
@@ -132,13 +143,15 @@ struct Socket {
   uint16_t port = 0;
 };
 
-// A listening socket on exactly the address asked for: TCPStore by itself listens on all interfaces.
+// A listening socket on exactly the address asked for: TCPStore by itself listens on all
+// interfaces.
 Result<Socket> Listen(const StoreAddress& bind_to) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (getaddrinfo(bind_to.host.c_str(), std::to_string(bind_to.port).c_str(), &hints, &found) != 0) {
+  if (getaddrinfo(bind_to.host.c_str(), std::to_string(bind_to.port).c_str(), &hints, &found) !=
+      0) {
     return InvalidArgument("store address {}: not a numeric IP address", bind_to.host);
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> info(found, freeaddrinfo);
@@ -153,14 +166,16 @@ Result<Socket> Listen(const StoreAddress& bind_to) {
     const int error = errno;
     close(fd);
     if (error == EADDRINUSE) {
-      return Unavailable("store: port {} of {} is in use by another process; name a free port, or 0 to take one",
-                         bind_to.port, bind_to.host);
+      return Unavailable(
+          "store: port {} of {} is in use by another process; name a free port, or 0 to take one",
+          bind_to.port, bind_to.host);
     }
     return Unavailable("store: cannot listen on {} port {}: {}", bind_to.host, bind_to.port,
                        std::strerror(error));
   }
   char port[NI_MAXSERV];
-  getnameinfo(reinterpret_cast<sockaddr*>(&actual), length, nullptr, 0, port, sizeof(port), NI_NUMERICSERV);
+  getnameinfo(reinterpret_cast<sockaddr*>(&actual), length, nullptr, 0, port, sizeof(port),
+              NI_NUMERICSERV);
   return Socket{.fd = fd, .port = static_cast<uint16_t>(std::stoi(port))};
 }
 
@@ -180,9 +195,11 @@ Result<std::unique_ptr<StoreServer>> StoreServer::Start(const StoreAddress& bind
   options.waitWorkers = false;
   options.masterListenFd = socket.fd;
   const StoreAddress address = {.host = bind.host, .port = socket.port};
-  auto started = FenceResult(
-      fmt::format("start the store on {} port {}", address.host, address.port),
-      [&] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::TCPStore>(bind.host, options)); });
+  auto started =
+      FenceResult(fmt::format("start the store on {} port {}", address.host, address.port), [&] {
+        return c10::intrusive_ptr<c10d::Store>(
+            c10::make_intrusive<c10d::TCPStore>(bind.host, options));
+      });
   DT_ASSIGN_OR_RETURN(c10::intrusive_ptr<c10d::Store> store, std::move(started));
   return std::unique_ptr<StoreServer>(new StoreServer(address, std::move(store)));
 }
@@ -191,25 +208,30 @@ Result<int64_t> StoreServer::KeyCount() {
   return FenceResult("count the store's keys", [&] { return store_->getNumKeys(); });
 }
 
-Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& address, Duration timeout) {
+Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& address,
+                                                         Duration timeout) {
   UseNumericNames();
   c10d::TCPStoreOptions options;
   options.port = address.port;
   options.waitWorkers = false;
   options.timeout = ToMillis(timeout);
-  return FenceResult(fmt::format("connect to the store at {} port {}", address.host, address.port), [&] {
-    return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::TCPStore>(address.host, options));
-  });
+  return FenceResult(fmt::format("connect to the store at {} port {}", address.host, address.port),
+                     [&] {
+                       return c10::intrusive_ptr<c10d::Store>(
+                           c10::make_intrusive<c10d::TCPStore>(address.host, options));
+                     });
 }
 
-Result<std::unique_ptr<elastic::Store>> ConnectStore(const StoreAddress& address, Duration timeout) {
+Result<std::unique_ptr<elastic::Store>> ConnectStore(const StoreAddress& address,
+                                                     Duration timeout) {
   auto store = ConnectC10dStore(address, timeout);
   if (!store.ok()) return Status(StatusCode::kUnavailable, store.status().message());
-  return WrapStore(*std::move(store));
+  return WrapStore(*std::move(store), timeout);
 }
 
-std::unique_ptr<elastic::Store> WrapStore(c10::intrusive_ptr<c10d::Store> store) {
-  return std::make_unique<C10dStore>(std::move(store));
+std::unique_ptr<elastic::Store> WrapStore(c10::intrusive_ptr<c10d::Store> store,
+                                          Duration answer_timeout) {
+  return std::make_unique<C10dStore>(std::move(store), answer_timeout);
 }
 
 }  // namespace dynatrain::bridge

@@ -23,12 +23,12 @@ struct StoreAddress {
   uint16_t port = 0;
 };
 
-// The server. Its data live in this process and go with it, so the process must outlive all users: the
-// launcher, never a rank. Unauthenticated: whoever reaches the address reads and writes.
+// The server. Its data live in this process and go with it, so the process must outlive all users:
+// the launcher, never a rank. Unauthenticated: whoever reaches the address reads and writes.
 class StoreServer {
  public:
-  // Listens on `bind`, a numeric IPv4 or IPv6 address of this machine ("127.0.0.1", "0.0.0.0"); port 0 takes a
-  // free one. A port in use is kUnavailable and says so.
+  // Listens on `bind`, a numeric IPv4 or IPv6 address of this machine ("127.0.0.1", "0.0.0.0");
+  // port 0 takes a free one. A port in use is kUnavailable and says so.
   static Result<std::unique_ptr<StoreServer>> Start(const StoreAddress& bind);
 
   ~StoreServer();
@@ -48,16 +48,20 @@ class StoreServer {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-// Connects to a server, trying again until `timeout` has passed. One connection per object (Clone makes
-// another). Set returns when the server has the value. Values are stored with one byte in front, so that an
-// empty value and no value differ; programs other than ours see that byte.
+// Connects to a server, trying again until `timeout` has passed; a call on the store to which the
+// server gives no answer in that time is kUnavailable. One connection and one thread per object
+// (Clone makes another). Set returns when the server has the value. Values are stored with one byte
+// in front, so that an empty value and no value differ; programs other than ours see that byte.
 Result<std::unique_ptr<elastic::Store>> ConnectStore(const StoreAddress& address, Duration timeout);
 
-// The same over any c10d store, such as a HashStore shared by ranks that are threads of one process.
-std::unique_ptr<elastic::Store> WrapStore(c10::intrusive_ptr<c10d::Store> store);
+// The same over any c10d store, such as a HashStore shared by ranks that are threads of one
+// process.
+std::unique_ptr<elastic::Store> WrapStore(c10::intrusive_ptr<c10d::Store> store,
+                                          Duration answer_timeout);
 
 // A plain c10d connection, for group building. Throws nothing; errors as ConnectStore.
-Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& address, Duration timeout);
+Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& address,
+                                                         Duration timeout);
 
 }  // namespace dynatrain::bridge
 

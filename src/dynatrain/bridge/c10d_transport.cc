@@ -33,8 +33,8 @@ std::vector<at::Tensor> View(std::byte* data, size_t bytes) {
 
 }  // namespace
 
-C10dTransport::C10dTransport(c10::intrusive_ptr<c10d::Backend> group, std::vector<RankId> ranks, RankId rank,
-                             std::shared_ptr<Reaper> reaper)
+C10dTransport::C10dTransport(c10::intrusive_ptr<c10d::Backend> group, std::vector<RankId> ranks,
+                             RankId rank, std::shared_ptr<WorkerThread> reaper)
     : group_(std::move(group)), ranks_(std::move(ranks)), rank_(rank), reaper_(std::move(reaper)) {
   for (size_t i = 0; i < ranks_.size(); ++i) positions_[ranks_[i]] = static_cast<int>(i);
   DT_CHECK(positions_.size() == ranks_.size());
@@ -50,8 +50,8 @@ C10dTransport::~C10dTransport() {
 }
 
 std::string C10dTransport::Describe(const Operation& op) const {
-  return fmt::format("{} {} {} {} tag {}", op.is_send ? "send" : "receive", rank_, op.is_send ? "->" : "<-",
-                     op.peer, op.tag);
+  return fmt::format("{} {} {} {} tag {}", op.is_send ? "send" : "receive", rank_,
+                     op.is_send ? "->" : "<-", op.peer, op.tag);
 }
 
 Status C10dTransport::Dead() {
@@ -76,9 +76,15 @@ Result<OpId> C10dTransport::Receive(RankId from, Tag tag, ByteSpan data) {
   return Start(false, from, tag, data.data(), data.size());
 }
 
-Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte* data, size_t bytes) {
+Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte* data,
+                                  size_t bytes) {
   DT_RETURN_IF_ERROR(Dead());
-  Operation op = {.is_send = is_send, .peer = peer, .tag = tag, .data = data, .bytes = bytes, .head = {},
+  Operation op = {.is_send = is_send,
+                  .peer = peer,
+                  .tag = tag,
+                  .data = data,
+                  .bytes = bytes,
+                  .head = {},
                   .works = {}};
   const auto position = positions_.find(peer);
   if (position == positions_.end() || peer == rank_) {
@@ -89,7 +95,8 @@ Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte*
   const OpId id = next_op_++;
   Operation& posted = operations_.emplace(id, std::move(op)).first->second;
   if (bytes > 0) {
-    const Status status = Fence(Describe(posted), [&] { Post(posted, data, bytes, position->second); });
+    const Status status =
+        Fence(Describe(posted), [&] { Post(posted, data, bytes, position->second); });
     if (!status.ok()) return Fail(status);
   }
   return id;
@@ -98,10 +105,12 @@ Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte*
 void C10dTransport::Post(Operation& op, std::byte* data, size_t bytes, int position) {
   const int tag = static_cast<int>(op.tag);
   const size_t tail = bytes % kChunk;
-  op.head = op.is_send ? std::make_unique_for_overwrite<std::byte[]>(sizeof(Header) + tail) : TakeHead();
+  op.head =
+      op.is_send ? std::make_unique_for_overwrite<std::byte[]>(sizeof(Header) + tail) : TakeHead();
   auto post = [&](std::byte* at, size_t length) {
     std::vector<at::Tensor> view = View(at, length);
-    op.works.push_back(op.is_send ? group_->send(view, position, tag) : group_->recv(view, position, tag));
+    op.works.push_back(op.is_send ? group_->send(view, position, tag)
+                                  : group_->recv(view, position, tag));
   };
   if (op.is_send) {
     const Header header = {.magic = kMagic, .bytes = bytes};
@@ -127,7 +136,8 @@ Status C10dTransport::Wait(OpId id, Duration timeout) {
   if (it == operations_.end()) return InvalidArgument("operation {} is not outstanding", id);
   // After a failure Gloo may still use the buffers, so the operation stays until the group goes.
   if (const Status status = WaitFor(it->second, timeout); !status.ok()) return Fail(status);
-  if (!it->second.is_send && it->second.head != nullptr) free_heads_.push_back(std::move(it->second.head));
+  if (!it->second.is_send && it->second.head != nullptr)
+    free_heads_.push_back(std::move(it->second.head));
   operations_.erase(it);
   return {};
 }
@@ -141,8 +151,8 @@ Status C10dTransport::WaitFor(Operation& op, Duration timeout) {
   return {};
 }
 
-Status C10dTransport::WaitForWork(const Operation& op, const c10::intrusive_ptr<c10d::Work>& work, Duration left,
-                                  Duration timeout) {
+Status C10dTransport::WaitForWork(const Operation& op, const c10::intrusive_ptr<c10d::Work>& work,
+                                  Duration left, Duration timeout) {
   {
     const std::lock_guard lock(abort_mutex_);
     if (aborted_) return Aborted("{}: the transport was aborted", Describe(op));
@@ -165,7 +175,8 @@ Status C10dTransport::TakeHeadIn(Operation& op) {
   std::memcpy(&header, op.head.get(), sizeof(header));
   if (header.magic != kMagic) return DataLoss("{}: the message has no header", Describe(op));
   if (header.bytes != op.bytes) {
-    return DataLoss("{}: {} bytes were sent, {} are expected", Describe(op), header.bytes, op.bytes);
+    return DataLoss("{}: {} bytes were sent, {} are expected", Describe(op), header.bytes,
+                    op.bytes);
   }
   const size_t tail = op.bytes % kChunk;
   std::memcpy(op.data + (op.bytes - tail), op.head.get() + sizeof(header), tail);

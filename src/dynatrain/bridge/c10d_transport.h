@@ -1,9 +1,10 @@
 // transport::Transport over one c10d Gloo group.
 //
-// On the wire a message of n bytes is one head message (header and the last n mod 256 KiB bytes, through a
-// buffer of our own) and n / 256 KiB messages of exactly 256 KiB, received in place. A head is always received into a
-// buffer that takes the longest head, so no length that a peer may send can overrun a receive, which Gloo
-// would answer by ending the process; lengths that differ are found in the header.
+// On the wire a message of n bytes is one head message (header and the last n mod 256 KiB bytes,
+// through a buffer of our own) and n / 256 KiB messages of exactly 256 KiB, received in place. A
+// head is always received into a buffer that takes the longest head, so no length that a peer may
+// send can overrun a receive, which Gloo would answer by ending the process; lengths that differ
+// are found in the header.
 #ifndef DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
 #define DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
 
@@ -19,18 +20,20 @@
 
 #include "dynatrain/base/status.h"
 #include "dynatrain/base/types.h"
-#include "dynatrain/bridge/reaper.h"
+#include "dynatrain/bridge/worker_thread.h"
 #include "dynatrain/transport/transport.h"
 
 namespace dynatrain::bridge {
 
-// One thread at a time; Abort() from any. Nobody else may use the group for send and receive. The destructor gives
-// buffers back to the caller at once and leaves the group itself to the reaper.
+// One thread at a time; Abort() from any. Nobody else may use the group for send and receive. The
+// destructor gives buffers back to the caller at once and leaves the group itself to the reaper's
+// thread.
 class C10dTransport final : public transport::Transport {
  public:
-  // Takes `group`, whose group rank i is ranks[i]; `rank` is this process. `reaper` may be null.
+  // Takes `group`, whose group rank i is ranks[i]; `rank` is this process. Without `reaper` the
+  // destructor destroys the group.
   C10dTransport(c10::intrusive_ptr<c10d::Backend> group, std::vector<RankId> ranks, RankId rank,
-                std::shared_ptr<Reaper> reaper);
+                std::shared_ptr<WorkerThread> reaper);
   ~C10dTransport() override;
 
   RankId rank() const override { return rank_; }
@@ -57,7 +60,8 @@ class C10dTransport final : public transport::Transport {
   };
 
   std::string Describe(const Operation& op) const;
-  Result<transport::OpId> Start(bool is_send, RankId peer, transport::Tag tag, std::byte* data, size_t bytes);
+  Result<transport::OpId> Start(bool is_send, RankId peer, transport::Tag tag, std::byte* data,
+                                size_t bytes);
   void Post(Operation& op, std::byte* data, size_t bytes, int position);
   Head TakeHead();
   Status WaitFor(Operation& op, Duration timeout);
@@ -70,7 +74,7 @@ class C10dTransport final : public transport::Transport {
   c10::intrusive_ptr<c10d::Backend> group_;
   const std::vector<RankId> ranks_;
   const RankId rank_;
-  const std::shared_ptr<Reaper> reaper_;
+  const std::shared_ptr<WorkerThread> reaper_;
   std::map<RankId, int> positions_;
   std::map<transport::OpId, Operation> operations_;
   std::vector<Head> free_heads_;  // for receives, of the longest size

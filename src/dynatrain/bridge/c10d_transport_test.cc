@@ -1,5 +1,5 @@
-// The transport contract over Gloo, with ranks that are threads and ranks that are processes; and what only Gloo can
-// get wrong.
+// The transport contract over Gloo, with ranks that are threads and ranks that are processes; and
+// what only Gloo can get wrong.
 #include "dynatrain/bridge/c10d_transport.h"
 
 #include <algorithm>
@@ -43,9 +43,11 @@ std::vector<RankId> FirstRanks(int n) {
   return ranks;
 }
 
-// Runs `body` on the members of `ranks` that are in this process. `all_returned` waits for the others.
-Status RunRank(GlooGroupFactory& factory, const std::string& epoch, const std::vector<RankId>& ranks, bool leaver,
-               const RankBody& body, const std::function<void(const Status&)>& all_returned) {
+// Runs `body` on the members of `ranks` that are in this process. `all_returned` waits for the
+// others.
+Status RunRank(GlooGroupFactory& factory, const std::string& epoch,
+               const std::vector<RankId>& ranks, bool leaver, const RankBody& body,
+               const std::function<void(const Status&)>& all_returned) {
   auto made = factory.MakeTransport(epoch, ranks, {}, kTimeout);
   if (!made.ok()) {
     all_returned(made.status());
@@ -68,11 +70,12 @@ std::vector<Status> RunThreads(const std::vector<RankId>& ranks, const std::vect
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] {
       auto factory = GlooGroupFactory::Make(ranks[i], store, kLoopback).value();
-      results[i] = RunRank(*factory, "0", ranks, Contains(leavers, ranks[i]), body, [&](const Status&) {
-        ++returned;
-        returned.notify_all();
-        for (size_t seen = returned; seen < ranks.size(); seen = returned) returned.wait(seen);
-      });
+      results[i] =
+          RunRank(*factory, "0", ranks, Contains(leavers, ranks[i]), body, [&](const Status&) {
+            ++returned;
+            returned.notify_all();
+            for (size_t seen = returned; seen < ranks.size(); seen = returned) returned.wait(seen);
+          });
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -83,8 +86,9 @@ class GlooThreads : public testing::TestWithParam<ConformanceCase> {};
 
 TEST_P(GlooThreads, KeepsTheContract) {
   const ConformanceFixture fixture = {
-      .run = [](int n, const std::vector<RankId>& leavers,
-                const RankBody& body) { return RunThreads(FirstRanks(n), leavers, body); }};
+      .run = [](int n, const std::vector<RankId>& leavers, const RankBody& body) {
+        return RunThreads(FirstRanks(n), leavers, body);
+      }};
   EXPECT_EQ(GetParam().run(fixture).ToString(), "ok");
 }
 
@@ -99,13 +103,15 @@ class ProcessFixture {
         store_(ConnectStore(address, kTimeout).value()),
         factory_(GlooGroupFactory::Connect(rank, address, kLoopback, kTimeout).value()) {}
 
-  std::vector<Status> Run(const std::string& name, int n, const std::vector<RankId>& leavers, const RankBody& body) {
+  std::vector<Status> Run(const std::string& name, int n, const std::vector<RankId>& leavers,
+                          const RankBody& body) {
     const std::string run = name + "/" + std::to_string(runs_++);
     std::vector<Status> results;
     auto all_returned = [&](const Status& mine) { results = Exchange(run, n, mine); };
     if (rank_ < n) {
       static_cast<void>(
-          RunRank(*factory_, run, FirstRanks(n), Contains(leavers, rank_), body, all_returned).ok());
+          RunRank(*factory_, run, FirstRanks(n), Contains(leavers, rank_), body, all_returned)
+              .ok());
     } else {
       all_returned({});
     }
@@ -121,7 +127,8 @@ class ProcessFixture {
     for (RankId rank = 0; rank < n; ++rank) {
       const std::string text = store_->Wait(key(rank), kTimeout).value();
       const auto code = static_cast<StatusCode>(std::stoi(text));
-      results.push_back(code == StatusCode::kOk ? Status::Ok() : Status(code, text.substr(text.find(' ') + 1)));
+      results.push_back(code == StatusCode::kOk ? Status::Ok()
+                                                : Status(code, text.substr(text.find(' ') + 1)));
     }
     return results;
   }
@@ -133,7 +140,8 @@ class ProcessFixture {
 };
 
 int Conformance(const ChildArgs& child) {
-  ProcessFixture processes(child.rank, {child.values[0], static_cast<uint16_t>(std::stoi(child.values[1]))});
+  ProcessFixture processes(child.rank,
+                           {child.values[0], static_cast<uint16_t>(std::stoi(child.values[1]))});
   int failures = 0;
   for (const ConformanceCase& c : transport::ConformanceCases()) {
     const ConformanceFixture fixture = {
@@ -149,9 +157,10 @@ int Conformance(const ChildArgs& child) {
 
 TEST(GlooProcesses, KeepTheContract) {
   auto server = StoreServer::Start({"127.0.0.1", 0}).value();
-  EXPECT_TRUE(RunProcesses({.body = "Conformance",
-                            .ranks = 4,
-                            .values = {server->address().host, std::to_string(server->address().port)}}));
+  EXPECT_TRUE(
+      RunProcesses({.body = "Conformance",
+                    .ranks = 4,
+                    .values = {server->address().host, std::to_string(server->address().port)}}));
 }
 
 // The rank's own number over and over, so that a message that went astray shows.
@@ -171,14 +180,16 @@ Status ExchangeAll(Transport& t) {
   }
   for (const RankId peer : t.ranks()) {
     if (peer == t.rank()) continue;
-    DT_ASSIGN_OR_RETURN(const OpId op, t.Send(peer, 1, out.emplace_back(Signed(t.rank(), peer, 1000))));
+    DT_ASSIGN_OR_RETURN(const OpId op,
+                        t.Send(peer, 1, out.emplace_back(Signed(t.rank(), peer, 1000))));
     ops.push_back(op);
   }
   for (const OpId op : ops) DT_RETURN_IF_ERROR(t.Wait(op, kTimeout));
   size_t next = 0;
   for (const RankId peer : t.ranks()) {
     if (peer == t.rank()) continue;
-    if (in[next++] != Signed(peer, t.rank(), 1000)) return DataLoss("{} <- {}: another's bytes", t.rank(), peer);
+    if (in[next++] != Signed(peer, t.rank(), 1000))
+      return DataLoss("{} <- {}: another's bytes", t.rank(), peer);
   }
   return {};
 }
@@ -186,7 +197,8 @@ Status ExchangeAll(Transport& t) {
 // Case C26: in these sets a rank's number is not its position.
 TEST(C10dTransport, PeersAreRanksAndNotPositions) {
   for (const std::vector<RankId>& ranks : {std::vector<RankId>{1, 3}, {3, 1}, {2, 0}, {3, 0, 2}}) {
-    for (const Status& status : RunThreads(ranks, {}, ExchangeAll)) EXPECT_EQ(status.ToString(), "ok");
+    for (const Status& status : RunThreads(ranks, {}, ExchangeAll))
+      EXPECT_EQ(status.ToString(), "ok");
   }
 }
 
@@ -202,18 +214,27 @@ TEST(C10dTransport, ARankOutsideTheSetIsRefusedByName) {
   }
 }
 
-// Case C28: Gloo by itself ends the process if more comes than was expected, and tells nothing if less does.
+// Case C28: Gloo by itself ends the process if more comes than was expected, and tells nothing if
+// less does.
 TEST(C10dTransport, EveryLengthMismatchIsDataLossAtTheReceiver) {
   constexpr size_t kMiB = size_t{1} << 20;
-  const std::vector<std::pair<size_t, size_t>> sent_and_expected = {
-      {1, 2}, {2, 1}, {kMiB, 1}, {1, kMiB}, {kMiB + 1, kMiB}, {kMiB, kMiB + 1}, {5 * kMiB + 3, 5 * kMiB}};
+  const std::vector<std::pair<size_t, size_t>> sent_and_expected = {{1, 2},
+                                                                    {2, 1},
+                                                                    {kMiB, 1},
+                                                                    {1, kMiB},
+                                                                    {kMiB + 1, kMiB},
+                                                                    {kMiB, kMiB + 1},
+                                                                    {5 * kMiB + 3, 5 * kMiB}};
   for (const auto& [sent, expected] : sent_and_expected) {
-    const auto results = RunThreads({0, 1}, {}, [&, sent = sent, expected = expected](Transport& t) -> Status {
-      std::vector<std::byte> data(t.rank() == 0 ? sent : expected);
-      DT_ASSIGN_OR_RETURN(const OpId op, t.rank() == 0 ? t.Send(1, 3, data) : t.Receive(0, 3, data));
-      return t.Wait(op, t.rank() == 0 ? Duration(milliseconds(200)) : kTimeout);
-    });
-    EXPECT_EQ(results[1].code(), StatusCode::kDataLoss) << sent << " " << expected << results[1].ToString();
+    const auto results =
+        RunThreads({0, 1}, {}, [&, sent = sent, expected = expected](Transport& t) -> Status {
+          std::vector<std::byte> data(t.rank() == 0 ? sent : expected);
+          DT_ASSIGN_OR_RETURN(const OpId op,
+                              t.rank() == 0 ? t.Send(1, 3, data) : t.Receive(0, 3, data));
+          return t.Wait(op, t.rank() == 0 ? Duration(milliseconds(200)) : kTimeout);
+        });
+    EXPECT_EQ(results[1].code(), StatusCode::kDataLoss)
+        << sent << " " << expected << results[1].ToString();
   }
 }
 
@@ -231,10 +252,12 @@ TEST(C10dTransport, AnEarlierMessageOfTheWrongLengthDoesNotCrashLaterOnes) {
 }
 
 TEST(C10dTransport, WithoutInterfaceOrAddressThereIsAClearRefusal) {
-  const Status status = GlooGroupFactory::Make(0, c10::make_intrusive<c10d::HashStore>(), {}).status();
+  const Status status =
+      GlooGroupFactory::Make(0, c10::make_intrusive<c10d::HashStore>(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   const Status unknown =
-      GlooGroupFactory::Make(0, c10::make_intrusive<c10d::HashStore>(), {.interface = "no-such-if"}).status();
+      GlooGroupFactory::Make(0, c10::make_intrusive<c10d::HashStore>(), {.interface = "no-such-if"})
+          .status();
   EXPECT_FALSE(unknown.ok());
   EXPECT_THAT(unknown.message(), testing::HasSubstr("no-such-if"));
 }
@@ -244,5 +267,6 @@ TEST(C10dTransport, WithoutInterfaceOrAddressThereIsAClearRefusal) {
 
 int main(int argc, char** argv) {
   dynatrain::bridge::SilenceTorchLog();
-  return dynatrain::bridge::HarnessMain(argc, argv, {{"Conformance", dynatrain::bridge::Conformance}});
+  return dynatrain::bridge::HarnessMain(argc, argv,
+                                        {{"Conformance", dynatrain::bridge::Conformance}});
 }

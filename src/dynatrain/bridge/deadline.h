@@ -9,7 +9,8 @@
 
 namespace dynatrain::bridge {
 
-// Rounded up to whole milliseconds and at least one: c10d takes zero for "no deadline". At most a day.
+// Rounded up to whole milliseconds and at least one: c10d takes zero for "no deadline". At most a
+// day.
 inline std::chrono::milliseconds ToMillis(Duration timeout) {
   using std::chrono::milliseconds;
   return std::clamp(std::chrono::ceil<milliseconds>(timeout), milliseconds(1),
@@ -19,8 +20,7 @@ inline std::chrono::milliseconds ToMillis(Duration timeout) {
 // What is left of a timeout that began when the object was made.
 class Deadline {
  public:
-  explicit Deadline(Duration timeout)
-      : timeout_(timeout), start_(MonotonicClock().Now()) {}
+  explicit Deadline(Duration timeout) : timeout_(timeout), start_(MonotonicClock().Now()) {}
   Duration left() const { return timeout_ - (MonotonicClock().Now() - start_); }
   bool passed() const { return left() <= Duration::zero(); }
   Duration timeout() const { return timeout_; }

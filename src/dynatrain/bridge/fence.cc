@@ -20,14 +20,15 @@ namespace {
 StatusCode CodeOfText(std::string_view text, StatusCode otherwise) {
   constexpr std::array kTimeout = {"imed out", "imeout"};
   constexpr std::array kLost = {"onnection closed", "onnection reset", "onnection refused",
-                                "Broken pipe", "likely closed", "connect"};
+                                "Broken pipe",      "likely closed",   "connect"};
   auto holds = [text](const char* word) { return text.find(word) != std::string_view::npos; };
   if (std::any_of(kTimeout.begin(), kTimeout.end(), holds)) return StatusCode::kDeadlineExceeded;
   if (std::any_of(kLost.begin(), kLost.end(), holds)) return StatusCode::kUnavailable;
   return otherwise;
 }
 
-// Gloo's texts read "[/path/pair.cc:553] Connection closed by peer [10.0.0.1]:999. This is typically ...".
+// Gloo's texts read "[/path/pair.cc:553] Connection closed by peer [10.0.0.1]:999. This is
+// typically ...".
 Status MakeStatus(StatusCode code, std::string_view doing, std::string_view text) {
   text = text.substr(0, text.find('\n'));
   text = text.substr(0, text.find(". This is typically"));

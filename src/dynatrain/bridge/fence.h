@@ -11,9 +11,9 @@
 namespace dynatrain::bridge {
 
 // The Status of the exception being handled: call it inside a catch block only. Timeouts are
-// kDeadlineExceeded, lost peers and stores kUnavailable, exhausted memory kResourceExhausted, rejected
-// arguments kInvalidArgument, the rest kInternal. The message starts with `doing` and holds the first
-// line of the exception's text, without its stack.
+// kDeadlineExceeded, lost peers and stores kUnavailable, exhausted memory kResourceExhausted,
+// rejected arguments kInvalidArgument, the rest kInternal. The message starts with `doing` and
+// holds the first line of the exception's text, without its stack.
 Status StatusOfException(std::string_view doing);
 
 // Runs `f` and returns its Status, Ok if it returns void, or the Status of what it throws.

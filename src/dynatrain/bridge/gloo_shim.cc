@@ -18,8 +18,9 @@ GlooDevice MakeGlooDeviceForAddress(const std::string& address) {
   return ProcessGroupGloo::createDeviceForHostname(address);
 }
 
-c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                  int size, std::chrono::milliseconds timeout,
+c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  int rank, int size,
+                                                  std::chrono::milliseconds timeout,
                                                   const GlooDevice& device) {
   auto options = ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(device);

@@ -1,7 +1,7 @@
 // Native c10d Gloo groups, without Gloo's headers (gloo_stub/README.md tells how).
 //
-// Everything here may throw what c10d and Gloo throw (all derived from std::exception); callers stand
-// behind bridge/fence.h.
+// Everything here may throw what c10d and Gloo throw (all derived from std::exception); callers
+// stand behind bridge/fence.h.
 #ifndef DYNATRAIN_BRIDGE_GLOO_SHIM_H_
 #define DYNATRAIN_BRIDGE_GLOO_SHIM_H_
 
@@ -29,12 +29,13 @@ GlooDevice MakeGlooDeviceForInterface(const std::string& interface);
 // The device on the interface that owns `address`, an IP address or host name of this machine.
 GlooDevice MakeGlooDeviceForAddress(const std::string& address);
 
-// A Gloo group of `size` ranks, this process being group rank `rank`. Collective over the group: it returns
-// when connections to all other ranks stand, or throws after `timeout`, which is also the default
-// deadline of every operation on the group. `store` needs a prefix that no other group ever used.
-// The group owns one worker thread. Its destructor joins it and waits for pending operations.
-c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                  int size, std::chrono::milliseconds timeout,
+// A Gloo group of `size` ranks, this process being group rank `rank`. Collective over the group: it
+// returns when connections to all other ranks stand, or throws after `timeout`, which is also the
+// default deadline of every operation on the group. `store` needs a prefix that no other group ever
+// used. The group owns one worker thread. Its destructor joins it and waits for pending operations.
+c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  int rank, int size,
+                                                  std::chrono::milliseconds timeout,
                                                   const GlooDevice& device);
 
 }  // namespace dynatrain::bridge

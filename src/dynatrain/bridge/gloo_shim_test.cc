@@ -78,12 +78,12 @@ void Messages(c10d::Backend& group, int rank) {
 int Smoke(const ChildArgs& child) {
   const StoreAddress address = {child.values[0], static_cast<uint16_t>(std::stoi(child.values[1]))};
   auto store = ConnectC10dStore(address, kTimeout).value();
-  const GlooDevice device =
-      child.values[2] == "lo" ? MakeGlooDeviceForInterface("lo") : MakeGlooDeviceForAddress("127.0.0.1");
+  const GlooDevice device = child.values[2] == "lo" ? MakeGlooDeviceForInterface("lo")
+                                                    : MakeGlooDeviceForAddress("127.0.0.1");
   for (int generation = 0; generation < 2; ++generation) {
     auto group = MakeGlooBackend(
-        c10::make_intrusive<GroupStore>("smoke/" + std::to_string(generation), store, kTimeout), child.rank,
-        child.ranks, kTimeout, device);
+        c10::make_intrusive<GroupStore>("smoke/" + std::to_string(generation), store, kTimeout),
+        child.rank, child.ranks, kTimeout, device);
     Collectives(*group, child.rank, child.ranks);
     if (child.ranks == 2) Messages(*group, child.rank);
     group->barrier()->wait();
@@ -95,8 +95,9 @@ testing::AssertionResult RunSmoke(int ranks, const std::string& where) {
   auto server = StoreServer::Start({"127.0.0.1", 0});
   if (!server.ok()) return testing::AssertionFailure() << server.status().ToString();
   const StoreAddress& address = (*server)->address();
-  return RunProcesses(
-      {.body = "Smoke", .ranks = ranks, .values = {address.host, std::to_string(address.port), where}});
+  return RunProcesses({.body = "Smoke",
+                       .ranks = ranks,
+                       .values = {address.host, std::to_string(address.port), where}});
 }
 
 TEST(GlooShim, TwoProcessesRunEveryOperation) { EXPECT_TRUE(RunSmoke(2, "lo")); }

@@ -22,7 +22,8 @@ void GroupStore::set(const std::string& key, const std::vector<uint8_t>& value) 
   store_->set(Full(key), value);
 }
 
-std::vector<uint8_t> GroupStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+std::vector<uint8_t> GroupStore::compareSet(const std::string& key,
+                                            const std::vector<uint8_t>& expected,
                                             const std::vector<uint8_t>& desired) {
   written_.insert(Full(key));
   return store_->compareSet(Full(key), expected, desired);
@@ -49,7 +50,8 @@ int64_t GroupStore::getNumKeys() { return static_cast<int64_t>(written_.size());
 
 void GroupStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout_); }
 
-void GroupStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+void GroupStore::wait(const std::vector<std::string>& keys,
+                      const std::chrono::milliseconds& timeout) {
   store_->wait(Full(keys), timeout);
 }
 

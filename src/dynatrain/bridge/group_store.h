@@ -12,11 +12,12 @@
 
 namespace dynatrain::bridge {
 
-// `store` under "prefix/", with its own timeout, remembering which keys were written through it. Not
-// thread-safe beyond what `store` is; throws what it throws.
+// `store` under "prefix/", with its own timeout, remembering which keys were written through it.
+// Not thread-safe beyond what `store` is; throws what it throws.
 class GroupStore final : public c10d::Store {
  public:
-  GroupStore(std::string prefix, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout);
+  GroupStore(std::string prefix, c10::intrusive_ptr<c10d::Store> store,
+             std::chrono::milliseconds timeout);
 
   // Deletes every key written through this object.
   void DeleteWritten();
@@ -33,7 +34,8 @@ class GroupStore final : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
 
  private:
   std::string Full(const std::string& key) const { return prefix_ + "/" + key; }

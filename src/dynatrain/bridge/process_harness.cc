@@ -41,8 +41,8 @@ struct Child {
 }
 
 Child StartChild(const ProcessSpec& spec, int rank, const std::filesystem::path& folder) {
-  std::vector<std::string> words = {"child", std::string(kChildFlag), spec.body, std::to_string(rank),
-                                    std::to_string(spec.ranks)};
+  std::vector<std::string> words = {"child", std::string(kChildFlag), spec.body,
+                                    std::to_string(rank), std::to_string(spec.ranks)};
   words.insert(words.end(), spec.values.begin(), spec.values.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -64,8 +64,8 @@ Child StartChild(const ProcessSpec& spec, int rank, const std::filesystem::path&
 
 // Waits for `child` until `end`, kills it then. False if it had to be killed.
 bool Reap(Child& child, std::chrono::steady_clock::time_point end) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-      end - std::chrono::steady_clock::now());
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
   pollfd event = {child.pidfd, POLLIN, 0};
   const bool in_time = poll(&event, 1, left.count() > 0 ? static_cast<int>(left.count()) : 0) == 1;
   if (!in_time) kill(child.pid, SIGKILL);
@@ -101,9 +101,11 @@ testing::AssertionResult RunProcesses(const ProcessSpec& spec) {
   for (int rank = 0; rank < spec.ranks; ++rank) {
     Child& child = children[static_cast<size_t>(rank)];
     const bool in_time = Reap(child, end);
-    const bool may_die = std::find(spec.may_die.begin(), spec.may_die.end(), rank) != spec.may_die.end();
+    const bool may_die =
+        std::find(spec.may_die.begin(), spec.may_die.end(), rank) != spec.may_die.end();
     if (!in_time || (child.status != 0 && !may_die)) good = false;
-    report << "--- rank " << rank << " " << Describe(child.status, in_time) << "\n" << ReadAll(child.log);
+    report << "--- rank " << rank << " " << Describe(child.status, in_time) << "\n"
+           << ReadAll(child.log);
   }
   std::filesystem::remove_all(folder);
   if (good) return testing::AssertionSuccess();

@@ -33,9 +33,9 @@ struct ProcessSpec {
   std::vector<int> may_die = {};  // ranks whose exit status does not matter
 };
 
-// Starts the processes, waits for all, and succeeds if all returned 0 in time. Otherwise the failure holds
-// every rank's output. No process outlives the call, nor a parent that is killed. Output is kept in a
-// temporary folder that is removed.
+// Starts the processes, waits for all, and succeeds if all returned 0 in time. Otherwise the
+// failure holds every rank's output. No process outlives the call, nor a parent that is killed.
+// Output is kept in a temporary folder that is removed.
 testing::AssertionResult RunProcesses(const ProcessSpec& spec);
 
 // The main function of such a test: runs one child's body, or the tests.
