@@ -13,7 +13,6 @@ namespace dynatrain::engine {
 namespace {
 
 using Key = std::tuple<RankId, RankId, transport::Tag>;  // sender, receiver
-using Kind = Action::Kind;
 
 Status CheckFingerprints(const std::vector<Program>& programs) {
   uint64_t balance = 0;
@@ -105,7 +104,7 @@ class Simulation {
     for (const auto& [rank, actor] : actors_) {
       if (actor.next == actor.actions.size()) continue;
       const Action& action = actor.actions[actor.next];
-      const Message& message = MessageOf(actor, action);
+      const Message& message = *WireOpOf(*actor.program, action)->message;
       return Internal("deadlock: rank {} waits for ever in phase {} round {} for rank {}", rank, action.phase,
                       message.round, message.peer);
     }
@@ -113,25 +112,21 @@ class Simulation {
   }
 
  private:
-  static bool Sends(Kind kind) { return kind == Kind::kPostSend || kind == Kind::kFinishSend; }
-
-  static const Message& MessageOf(const Actor& actor, const Action& action) {
-    const Phase& phase = actor.program->phases[static_cast<size_t>(action.phase)];
-    return (Sends(action.kind) ? phase.sends : phase.receives)[static_cast<size_t>(action.index)];
+  static Key KeyOf(RankId rank, const WireOp& op) {
+    return op.sending ? Key{rank, op.message->peer, op.tag} : Key{op.message->peer, rank, op.tag};
   }
 
   bool Advance(RankId rank, Actor* actor) {
     const size_t start = actor->next;
     for (; actor->next < actor->actions.size(); ++actor->next) {
-      const Action& action = actor->actions[actor->next];
-      if (action.kind == Kind::kCopies || action.kind == Kind::kVerify) continue;
-      const Message& message = MessageOf(*actor, action);
-      const Key key = Sends(action.kind) ? Key{rank, message.peer, message.tag}
-                                         : Key{message.peer, rank, message.tag};
-      if (action.kind == Kind::kPostSend) actor->sends.push_back(key);
-      if (action.kind == Kind::kPostReceive) actor->receives.push_back(key);
-      const bool waits = action.kind == Kind::kFinishSend || action.kind == Kind::kFinishReceive;
-      if (waits && !done_.contains(key)) break;
+      const std::optional<WireOp> op = WireOpOf(*actor->program, actor->actions[actor->next]);
+      if (!op) continue;
+      const Key key = KeyOf(rank, *op);
+      if (!op->finishes) {
+        (op->sending ? actor->sends : actor->receives).push_back(key);
+      } else if (!done_.contains(key)) {
+        break;
+      }
     }
     return actor->next != start;
   }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "dynatrain/base/hash.h"
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/engine/staging.h"
+#include "dynatrain/engine/storage.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -29,6 +31,7 @@ class Stopwatch {
 // A message between post and finish.
 struct InFlight {
   std::vector<OpId> chunks;
+  OpId acknowledgement = 0;
   ByteSpan staging;  // empty if in place
 };
 
@@ -62,6 +65,8 @@ class Execution {
     const auto index = static_cast<size_t>(action.index);
     const Phase& phase = PhaseOf(action);
     switch (action.kind) {
+      case Kind::kTake:
+        return Take(phase);
       case Kind::kPostReceive:
         return PostReceive(action, phase.receives[index]);
       case Kind::kPostSend:
@@ -75,6 +80,15 @@ class Execution {
         return FinishSend(action);
       case Kind::kVerify:
         return VerifyPhase(action, phase);
+      case Kind::kPostAckSend:
+      case Kind::kPostAckReceive:
+        return PostAcknowledgement(action);
+      case Kind::kFinishAckSend:
+      case Kind::kFinishAckReceive:
+        return FinishAcknowledgement(action);
+      case Kind::kRelease:
+        GiveBack(phase.releases);
+        return Status::Ok();
     }
     return Status::Ok();
   }
@@ -288,6 +302,47 @@ class Execution {
     }
     return Status::Ok();
   }
+
+  Status Take(const Phase& phase) {
+    const Stopwatch watch(clock_, &report_.memory);
+    GiveBack(phase.drops);
+    for (const MemoryRange& range : phase.takes) {
+      DT_RETURN_IF_ERROR(new_->Take(range.buffer, range.begin, range.bytes));
+    }
+    return Status::Ok();
+  }
+
+  void GiveBack(const std::vector<MemoryRange>& ranges) {
+    const Stopwatch watch(clock_, &report_.memory);
+    for (const MemoryRange& range : ranges) old_.storage(range.buffer)->GiveBack(range.begin, range.bytes);
+  }
+
+  // The needer has unpacked and checked all of the phase: the source may forget it.
+  Status PostAcknowledgement(const Action& action) {
+    const Stopwatch watch(clock_, &report_.wire);
+    const WireOp op = *WireOpOf(program_, action);
+    auto& [sent, received] = staging_->AcknowledgementOf(action);
+    if (op.sending) {
+      sent = AcknowledgementFor(op);
+      DT_ASSIGN_OR_RETURN(SlotOf(action, true).acknowledgement,
+                          transport_.Send(op.message->peer, op.tag, std::as_bytes(std::span(&sent, 1))));
+      return Status::Ok();
+    }
+    DT_ASSIGN_OR_RETURN(
+        SlotOf(action, false).acknowledgement,
+        transport_.Receive(op.message->peer, op.tag, std::as_writable_bytes(std::span(&received, 1))));
+    return Status::Ok();
+  }
+
+  Status FinishAcknowledgement(const Action& action) {
+    const WireOp op = *WireOpOf(program_, action);
+    DT_RETURN_IF_ERROR(WaitFor(SlotOf(action, op.sending).acknowledgement));
+    if (op.sending || staging_->AcknowledgementOf(action).received == AcknowledgementFor(op)) return Status::Ok();
+    return DataLoss("rank {}: rank {} acknowledged something else than phase {}", program_.rank,
+                    op.message->peer, action.phase);
+  }
+
+  static uint64_t AcknowledgementFor(const WireOp& op) { return Mix64(op.tag); }
 
   std::string NameOf(vps::TensorId tensor) const {
     const auto& names = program_.tensor_names;

@@ -34,29 +34,72 @@ std::vector<Step> StepsOf(const Phase& phase) {
   return steps;
 }
 
-void AppendPhase(int32_t phase_index, const Phase& phase, int32_t window, std::vector<Action>* actions) {
+// One pass over the steps with a bounded number of them between post and finish.
+class Pass {
+ public:
+  using Kind = Action::Kind;
+
+  Pass(int32_t phase, int32_t window, std::vector<Action>* actions)
+      : phase_(phase), window_(window), actions_(actions) {}
+
+  void Add(Kind kind, int32_t index = 0, int32_t slot = 0) { actions_->push_back({kind, phase_, index, slot}); }
+
+  void Data(const std::vector<Step>& steps) {
+    const auto count = static_cast<int32_t>(steps.size());
+    const int32_t last_before_wait = std::min(window_, count) - 1;
+    Run(
+        steps,
+        [&](const Step& step, int32_t k) {
+          if (step.receive) Add(Kind::kPostReceive, *step.receive, k % window_);
+          if (step.send) Add(Kind::kPostSend, *step.send, k % window_);
+          if (k == last_before_wait) Add(Kind::kCopies);  // while the first messages travel
+        },
+        [&](const Step& step, int32_t k) {
+          if (step.receive) Add(Kind::kFinishReceive, *step.receive, k % window_);
+          if (step.send) Add(Kind::kFinishSend, *step.send, k % window_);
+        });
+    if (count == 0) Add(Kind::kCopies);
+  }
+
+  void Acknowledgements(const std::vector<Step>& steps) {
+    Run(
+        steps,
+        [&](const Step& step, int32_t k) {
+          if (step.send) Add(Kind::kPostAckReceive, *step.send, k % window_);
+          if (step.receive) Add(Kind::kPostAckSend, *step.receive, k % window_);
+        },
+        [&](const Step& step, int32_t k) {
+          if (step.send) Add(Kind::kFinishAckReceive, *step.send, k % window_);
+          if (step.receive) Add(Kind::kFinishAckSend, *step.receive, k % window_);
+        });
+  }
+
+ private:
+  template <class Post, class Finish>
+  void Run(const std::vector<Step>& steps, const Post& post, const Finish& finish) {
+    const auto count = static_cast<int32_t>(steps.size());
+    for (int32_t k = 0; k < count; ++k) {
+      post(steps[static_cast<size_t>(k)], k);
+      if (k >= window_ - 1) finish(steps[static_cast<size_t>(k - window_ + 1)], k - window_ + 1);
+    }
+    for (int32_t k = std::max(0, count - window_ + 1); k < count; ++k) finish(steps[static_cast<size_t>(k)], k);
+  }
+
+  const int32_t phase_;
+  const int32_t window_;
+  std::vector<Action>* const actions_;
+};
+
+void AppendPhase(int32_t index, const Phase& phase, const Program& program, std::vector<Action>* actions) {
   using Kind = Action::Kind;
   const std::vector<Step> steps = StepsOf(phase);
-  const auto count = static_cast<int32_t>(steps.size());
-  const auto add = [&](Kind kind, int32_t index, int32_t slot) {
-    actions->push_back({kind, phase_index, index, slot});
-  };
-  const auto finish = [&](int32_t k) {
-    const Step& step = steps[static_cast<size_t>(k)];
-    if (step.receive) add(Kind::kFinishReceive, *step.receive, k % window);
-    if (step.send) add(Kind::kFinishSend, *step.send, k % window);
-  };
-  const int32_t last_before_wait = std::min(window, count) - 1;
-  for (int32_t k = 0; k < count; ++k) {
-    const Step& step = steps[static_cast<size_t>(k)];
-    if (step.receive) add(Kind::kPostReceive, *step.receive, k % window);
-    if (step.send) add(Kind::kPostSend, *step.send, k % window);
-    if (k == last_before_wait) add(Kind::kCopies, 0, 0);
-    if (k >= window - 1) finish(k - window + 1);
-  }
-  if (count == 0) add(Kind::kCopies, 0, 0);
-  for (int32_t k = std::max(0, count - window + 1); k < count; ++k) finish(k);
-  add(Kind::kVerify, 0, 0);
+  Pass pass(index, std::max(1, program.window), actions);
+  if (program.mode == Mode::kStream) pass.Add(Kind::kTake);
+  pass.Data(steps);
+  pass.Add(Kind::kVerify);
+  if (program.mode != Mode::kStream) return;
+  pass.Acknowledgements(steps);
+  pass.Add(Kind::kRelease);
 }
 
 }  // namespace
@@ -75,11 +118,47 @@ int32_t RoundOf(int32_t a, int32_t b, int32_t n) {
   return static_cast<int32_t>((int64_t{a} + b) % fixed);
 }
 
+std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
+  using Kind = Action::Kind;
+  const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
+  const auto index = static_cast<size_t>(action.index);
+  const auto data = [](const Message& message, bool sending, bool finishes) {
+    return WireOp{&message, sending, finishes, TagOf(message, Wire::kData)};
+  };
+  const auto ack = [](const Message& message, bool sending, bool finishes) {
+    return WireOp{&message, sending, finishes, TagOf(message, Wire::kAcknowledgement)};
+  };
+  switch (action.kind) {
+    case Kind::kPostReceive:
+      return data(phase.receives[index], false, false);
+    case Kind::kPostSend:
+      return data(phase.sends[index], true, false);
+    case Kind::kFinishReceive:
+      return data(phase.receives[index], false, true);
+    case Kind::kFinishSend:
+      return data(phase.sends[index], true, true);
+    case Kind::kPostAckSend:
+      return ack(phase.receives[index], true, false);
+    case Kind::kPostAckReceive:
+      return ack(phase.sends[index], false, false);
+    case Kind::kFinishAckSend:
+      return ack(phase.receives[index], true, true);
+    case Kind::kFinishAckReceive:
+      return ack(phase.sends[index], false, true);
+    case Kind::kTake:
+    case Kind::kCopies:
+    case Kind::kVerify:
+    case Kind::kRelease:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::vector<Action> ActionsOf(const Program& program) {
   std::vector<Action> actions;
   const auto phases = static_cast<int32_t>(program.phases.size());
   for (int32_t p = 0; p < phases; ++p) {
-    AppendPhase(p, program.phases[static_cast<size_t>(p)], std::max(1, program.window), &actions);
+    AppendPhase(p, program.phases[static_cast<size_t>(p)], program, &actions);
   }
   return actions;
 }

@@ -4,6 +4,7 @@
 #define DYNATRAIN_ENGINE_ORDER_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "dynatrain/engine/program.h"
@@ -25,12 +26,18 @@ inline constexpr transport::Tag kTagsPerMessage = 4;
 
 struct Action {
   enum class Kind : uint8_t {
-    kPostReceive,    // message `index` of phase.receives
-    kPostSend,       // pack and post message `index` of phase.sends
-    kCopies,         // all local copies of the phase
-    kFinishReceive,  // wait for it, unpack
-    kFinishSend,     // wait for it
-    kVerify          // compare the hashes of everything received in the phase
+    kTake,               // kStream: drop old memory that nobody needs, take new memory
+    kPostReceive,        // message `index` of phase.receives
+    kPostSend,           // pack and post message `index` of phase.sends
+    kCopies,             // all local copies of the phase
+    kFinishReceive,      // wait for it, unpack
+    kFinishSend,         // wait for it
+    kVerify,             // compare the hashes of everything received in the phase
+    kPostAckSend,        // kStream: acknowledge message `index` of phase.receives
+    kPostAckReceive,     // kStream: of message `index` of phase.sends
+    kFinishAckSend,      // wait for it
+    kFinishAckReceive,   // wait for it
+    kRelease             // kStream: give back old memory that the phase was the last to need
   };
   Kind kind;
   int32_t phase;
@@ -38,8 +45,17 @@ struct Action {
   int32_t slot;  // of staging memory: messages with equal slot and direction never overlap in time
 };
 
+// What an action does on the wire; none for local ones.
+struct WireOp {
+  const Message* message;  // whose data, or whose acknowledgement
+  bool sending;            // this rank's side
+  bool finishes;           // waits for what was posted before
+  transport::Tag tag;
+};
+std::optional<WireOp> WireOpOf(const Program& program, const Action& action);
+
 // One rank's actions in order. At most program.window messages per direction are between post and finish; a message waits
-// for none that has a larger (phase, round).
+// for none that has a larger (phase, round); the acknowledgements of a phase come after all its messages, by round.
 std::vector<Action> ActionsOf(const Program& program);
 
 }  // namespace dynatrain::engine

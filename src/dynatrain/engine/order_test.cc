@@ -56,6 +56,9 @@ TEST(Order, NoMoreThanTheWindowIsInFlightAndSlotsAreFreeWhenUsed) {
           break;
         case Action::Kind::kVerify:
           EXPECT_TRUE(used.empty()) << "verified before everything came";
+          break;
+        default:
+          ADD_FAILURE() << "nothing else happens while the old state is kept";
       }
     }
     EXPECT_EQ(posts, 30);

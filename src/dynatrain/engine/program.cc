@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "dynatrain/base/hash.h"
-#include "dynatrain/engine/copy.h"
+#include "dynatrain/engine/memory_plan.h"
+#include "dynatrain/engine/messages.h"
 #include "dynatrain/engine/order.h"
+#include "dynatrain/engine/phases.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -21,7 +22,7 @@ using vps::Shard;
 using vps::ShardMap;
 
 // Bumped when programs of two versions would not fit together.
-constexpr uint64_t kProgramVersion = 1;
+constexpr uint64_t kProgramVersion = 2;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {
@@ -57,90 +58,46 @@ std::vector<BufferIndex> FindAliases(const Program& program) {
   return alias;
 }
 
-// Transfers of one direction as messages by round, one per peer.
-class MessageBuilder {
- public:
-  MessageBuilder(const Program& program, const std::vector<RankId>& ranks, bool sending)
-      : shards_(sending ? program.old_shards : program.new_shards),
-        buffers_(sending ? program.old_buffers : program.new_buffers),
-        ranks_(ranks),
-        self_(IndexOf(program.rank)) {}
-
-  Status Add(const Transfer& transfer) {
-    const int32_t peer = IndexOf(transfer.peer);
-    if (peer < 0 || self_ < 0) {
-      return InvalidArgument("rank {} is not among the {} ranks that take part",
-                             self_ < 0 ? -1 - self_ : transfer.peer, ranks_.size());
-    }
-    const auto n = static_cast<int32_t>(ranks_.size());
-    const int32_t round = RoundOf(self_, peer, n);
-    Message& message = by_round_[round];
-    message.peer = transfer.peer;
-    message.round = round;
-    DT_ASSIGN_OR_RETURN(const Region region, RegionOf(transfer.piece, shards_, buffers_));
-    message.bytes += region.bytes();
-    message.fragments.push_back({transfer.piece, region});
+Status AddCopy(const Piece& piece, Program* program, Phase* phase) {
+  DT_ASSIGN_OR_RETURN(const Region to, RegionOf(piece, program->new_shards, program->new_buffers));
+  if (program->alias[static_cast<size_t>(to.buffer)] >= 0) {
+    program->stats.aliased_bytes += to.bytes();
     return Status::Ok();
   }
-
-  Result<std::vector<Message>> Finish(int32_t phase) {
-    std::vector<Message> messages;
-    const int64_t rounds = NumRounds(static_cast<int32_t>(ranks_.size()));
-    for (auto& [round, message] : by_round_) {
-      const int64_t tag = (phase * rounds + round) * kTagsPerMessage;
-      if (tag + kTagsPerMessage > INT32_MAX) {
-        return InvalidArgument("{} phases of {} rounds need more tags than 2^31", phase + 1, rounds);
-      }
-      message.tag = static_cast<transport::Tag>(tag);
-      message.in_place = IsOneRun(message.fragments);
-      messages.push_back(std::move(message));
-    }
-    return messages;
-  }
-
- private:
-  int32_t IndexOf(RankId rank) const {
-    const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
-    if (it == ranks_.end() || *it != rank) return -1 - rank;
-    return static_cast<int32_t>(it - ranks_.begin());
-  }
-
-  static bool IsOneRun(const std::vector<Fragment>& fragments) {
-    const Region& first = fragments.front().region;
-    int64_t next = first.offset;
-    for (const Fragment& fragment : fragments) {
-      const Region& region = fragment.region;
-      if (region.buffer != first.buffer || region.offset != next || !IsDense(region)) return false;
-      next += vps::ElemCount(region.extent);
-    }
-    return true;
-  }
-
-  const std::vector<Shard>& shards_;
-  const std::vector<Buffer>& buffers_;
-  const std::vector<RankId>& ranks_;
-  const int32_t self_;
-  std::map<int32_t, Message> by_round_;
-};
-
-Result<std::vector<Message>> BuildMessages(const Program& program, const std::vector<Transfer>& transfers,
-                                           const std::vector<RankId>& ranks, bool sending) {
-  MessageBuilder builder(program, ranks, sending);
-  for (const Transfer& transfer : transfers) DT_RETURN_IF_ERROR(builder.Add(transfer));
-  return builder.Finish(0);
+  DT_ASSIGN_OR_RETURN(const Region from, RegionOf(piece, program->old_shards, program->old_buffers));
+  phase->copies.push_back({piece, from, to});
+  return Status::Ok();
 }
 
-Status BuildCopies(const Route& route, Program* program, Phase* phase) {
-  for (const Piece& piece : route.keeps) {
-    DT_ASSIGN_OR_RETURN(const Region to, RegionOf(piece, program->new_shards, program->new_buffers));
-    if (program->alias[static_cast<size_t>(to.buffer)] >= 0) {
-      program->stats.aliased_bytes += to.bytes();
-      continue;
+// Deals the route's pieces out to the program's phases.
+Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const std::vector<RankId>& ranks,
+                   Program* program) {
+  const auto count = static_cast<int32_t>(program->phases.size());
+  const PhaseCuts cuts(catalog, count);
+  std::vector<std::vector<Transfer>> receives(program->phases.size());
+  std::vector<std::vector<Transfer>> sends(program->phases.size());
+  const auto deal = [&cuts](const std::vector<Transfer>& transfers, std::vector<std::vector<Transfer>>* phases) {
+    for (const Transfer& transfer : transfers) {
+      cuts.Visit(transfer.piece, [&](int32_t phase, const Piece& part) {
+        (*phases)[static_cast<size_t>(phase)].push_back({part, transfer.peer});
+      });
     }
-    DT_ASSIGN_OR_RETURN(const Region from, RegionOf(piece, program->old_shards, program->old_buffers));
-    phase->copies.push_back({piece, from, to});
+  };
+  deal(route.receives, &receives);
+  deal(route.sends, &sends);
+  for (int32_t p = 0; p < count; ++p) {
+    const auto i = static_cast<size_t>(p);
+    DT_ASSIGN_OR_RETURN(program->phases[i].receives,
+                        BuildMessages(*program, p, receives[i], ranks, /*sending=*/false));
+    DT_ASSIGN_OR_RETURN(program->phases[i].sends, BuildMessages(*program, p, sends[i], ranks, /*sending=*/true));
   }
-  return Status::Ok();
+  Status status;
+  for (const Piece& piece : route.keeps) {
+    cuts.Visit(piece, [&](int32_t phase, const Piece& part) {
+      if (status.ok()) status = AddCopy(part, program, &program->phases[static_cast<size_t>(phase)]);
+    });
+  }
+  return status;
 }
 
 uint64_t HashOf(const Message& message, RankId from, RankId to) {
@@ -154,28 +111,22 @@ uint64_t HashOf(const Message& message, RankId from, RankId to) {
   return hasher.hash();
 }
 
-ByteCount TotalBytes(const std::vector<Buffer>& buffers) {
+ByteCount Bytes(const Buffer& buffer) { return buffer.bytes(); }
+
+template <class BytesOf>
+ByteCount Total(const std::vector<Buffer>& buffers, const BytesOf& bytes_of) {
   ByteCount total = 0;
-  for (const Buffer& buffer : buffers) total += buffer.bytes();
+  for (const Buffer& buffer : buffers) total += bytes_of(buffer);
   return total;
 }
 
 ByteCount StagingBytes(const Program& program) {
-  std::map<std::pair<bool, int32_t>, ByteCount> slots;
-  for (const Action& action : ActionsOf(program)) {
-    const bool send = action.kind == Action::Kind::kPostSend;
-    if (!send && action.kind != Action::Kind::kPostReceive) continue;
-    const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
-    const Message& message = (send ? phase.sends : phase.receives)[static_cast<size_t>(action.index)];
-    ByteCount& slot = slots[{send, action.slot}];
-    if (!message.in_place) slot = std::max(slot, message.bytes);
-  }
   ByteCount total = 0;
-  for (const auto& [slot, bytes] : slots) total += bytes;
+  for (const auto& [slot, bytes] : StagingSlots(program)) total += (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   return total;
 }
 
-void FillStats(const Route& route, Program* program) {
+void FillStats(const Route& route, ByteCount granule_bytes, Program* program) {
   ProgramStats& stats = program->stats;
   stats.kept_bytes = route.kept_bytes;
   stats.sent_bytes = route.sent_bytes;
@@ -193,10 +144,31 @@ void FillStats(const Route& route, Program* program) {
     if (program->alias[i] < 0) stats.new_state_bytes += program->new_buffers[i].bytes();
   }
   stats.staging_bytes = StagingBytes(*program);
-  const ByteCount old_bytes = TotalBytes(program->old_buffers);
-  const ByteCount new_bytes = TotalBytes(program->new_buffers);
+  if (program->mode == Mode::kStream) {
+    const ByteCount peak = PlanMemory(granule_bytes, program) + stats.staging_bytes;
+    stats.peak_extra_bytes =
+        peak - std::max(Total(program->old_buffers, MemoryBytes), Total(program->new_buffers, MemoryBytes));
+    return;
+  }
+  const ByteCount old_bytes = Total(program->old_buffers, &Bytes);
+  const ByteCount new_bytes = Total(program->new_buffers, &Bytes);
   stats.peak_extra_bytes =
       old_bytes + stats.new_state_bytes + stats.staging_bytes - std::max(old_bytes, new_bytes);
+}
+
+Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& options) {
+  if (!std::is_sorted(ranks.begin(), ranks.end()) ||
+      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return InvalidArgument("the ranks that take part must ascend without repeating");
+  }
+  if (options.phases < 1 || options.window < 1 || options.chunk_bytes < 1) {
+    return InvalidArgument("{} phases, a window of {} messages, chunks of {} bytes: all must be at least 1",
+                           options.phases, options.window, options.chunk_bytes);
+  }
+  if (options.granule_bytes < kPageBytes || options.granule_bytes % kPageBytes != 0) {
+    return InvalidArgument("granules of {} bytes; a multiple of {} is right", options.granule_bytes, kPageBytes);
+  }
+  return Status::Ok();
 }
 
 void NameTensors(const Route& route, const vps::StateCatalog& catalog, Program* program) {
@@ -233,32 +205,55 @@ std::vector<RankId> PeersOf(const Program& program) {
   return {peers.begin(), peers.end()};
 }
 
+Result<Mode> ParseMode(std::string_view name) {
+  if (name == "keep") return Mode::kKeep;
+  if (name == "stream") return Mode::kStream;
+  return InvalidArgument("mode {}: keep or stream", name);
+}
+
 Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap& to,
-                        const planner::Topology& topology, const std::vector<RankId>& ranks) {
-  if (!std::is_sorted(ranks.begin(), ranks.end()) ||
-      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return InvalidArgument("the ranks that take part must ascend without repeating");
-  }
+                        const planner::Topology& topology, const std::vector<RankId>& ranks,
+                        const CompileOptions& options) {
+  DT_RETURN_IF_ERROR(CheckInputs(ranks, options));
   Program program;
   program.rank = route.rank;
+  program.mode = options.mode;
+  program.window = options.window;
+  program.chunk_bytes = options.chunk_bytes;
   program.old_shards = from.ShardsOf(route.rank);
   program.new_shards = to.ShardsOf(route.rank);
   program.old_buffers = from.BuffersOf(route.rank);
   program.new_buffers = to.BuffersOf(route.rank);
   program.alias = FindAliases(program);
-  Phase phase;
-  DT_ASSIGN_OR_RETURN(phase.receives, BuildMessages(program, route.receives, ranks, /*sending=*/false));
-  DT_ASSIGN_OR_RETURN(phase.sends, BuildMessages(program, route.sends, ranks, /*sending=*/true));
-  DT_RETURN_IF_ERROR(BuildCopies(route, &program, &phase));
-  program.phases.push_back(std::move(phase));
-  FillStats(route, &program);
+  program.phases.resize(static_cast<size_t>(options.phases));
+  DT_RETURN_IF_ERROR(BuildPhases(route, to.catalog(), ranks, &program));
+  FillStats(route, options.granule_bytes, &program);
   NameTensors(route, to.catalog(), &program);
   Hasher inputs;
   inputs.Add(kProgramVersion).Add(from.Fingerprint()).Add(to.Fingerprint()).Add(topology.Fingerprint());
   inputs.Add(ranks.size());
   for (const RankId rank : ranks) inputs.Add(rank);
-  program.inputs_fingerprint = inputs.Add(program.window).Add(program.chunk_bytes).hash();
+  inputs.Add(options.mode).Add(options.phases).Add(options.window).Add(options.chunk_bytes);
+  program.inputs_fingerprint = inputs.Add(options.granule_bytes).hash();
   return program;
+}
+
+Result<int32_t> FewestPhases(const Route& route, const ShardMap& from, const ShardMap& to,
+                             const planner::Topology& topology, const std::vector<RankId>& ranks,
+                             const CompileOptions& options, ByteCount budget) {
+  constexpr int32_t kMostPhases = 1024;
+  CompileOptions tried = options;
+  ByteCount least = INT64_MAX;
+  while (tried.phases <= kMostPhases) {
+    DT_ASSIGN_OR_RETURN(const Program program, Compile(route, from, to, topology, ranks, tried));
+    if (program.stats.peak_extra_bytes <= budget) return tried.phases;
+    least = std::min(least, program.stats.peak_extra_bytes);
+    // 1, 2, 3, 4, 6, 8, 12, 16 ...
+    const bool power = (tried.phases & (tried.phases - 1)) == 0;
+    tried.phases += std::max(1, power ? tried.phases / 2 : tried.phases / 3);
+  }
+  return ResourceExhausted("rank {}: {} bytes of extra memory are not enough for this switch; {} bytes would do",
+                           route.rank, budget, least);
 }
 
 }  // namespace dynatrain::engine

@@ -1,14 +1,17 @@
 // Program: the ordered, buffer-assigned form of one rank's route — when each message goes, from and into which memory.
 // Stated before anything runs: bytes, messages, peak extra memory. Executed by engine/executor.h.
 //
-// Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a matching): round s pairs
-// i with i XOR s for a power of two, by the circle method otherwise. An operation waits only for operations of smaller
-// (phase, round) at both ends, which is why no cycle of waits can form. This version compiles one phase.
+// Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a matching, see order.h).
+// An operation waits only for operations of smaller (phase, round) at both ends, which is why no cycle of waits can form.
+//
+// Phase k of K holds the pieces in run k of logical order: all elements in catalog order, cut into K runs of about equal
+// bytes (phases.h). It depends on the catalog and K alone, so all ranks agree on it without talking.
 #ifndef DYNATRAIN_ENGINE_PROGRAM_H_
 #define DYNATRAIN_ENGINE_PROGRAM_H_
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,10 +57,30 @@ struct LocalCopy {
   Region to;    // in the new buffers
 };
 
+// How long the old state stays.
+enum class Mode : uint8_t {
+  kKeep,   // until the switch is decided: a roll-back finds it bit for bit
+  kStream  // until each phase is acknowledged by everybody who needed it: little extra memory, no way back
+};
+Result<Mode> ParseMode(std::string_view name);  // "keep", "stream"
+
+// Whole granules of a buffer's memory, in bytes from its start; the last one ends with the buffer's last page.
+struct MemoryRange {
+  vps::BufferIndex buffer;
+  ByteCount begin;
+  ByteCount bytes;
+  friend bool operator==(const MemoryRange&, const MemoryRange&) = default;
+};
+
 struct Phase {
   std::vector<Message> receives;  // by round
   std::vector<Message> sends;     // by round
   std::vector<LocalCopy> copies;
+  // kStream only: old memory that nobody needs any more before the phase, new memory that it writes first, and old
+  // memory that can go when everything that was sent is acknowledged.
+  std::vector<MemoryRange> drops;
+  std::vector<MemoryRange> takes;
+  std::vector<MemoryRange> releases;
 };
 
 struct ProgramStats {
@@ -68,11 +91,21 @@ struct ProgramStats {
   int64_t messages = 0;          // sent
   ByteCount staging_bytes = 0;   // send and receive buffers held at once, at most
   ByteCount new_state_bytes = 0;    // fresh memory of the new layout
-  ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank
+  ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank; kStream: counted in granules
 };
 
 inline constexpr int32_t kDefaultWindow = 4;
 inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
+inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
+
+// Equal on all ranks of a switch.
+struct CompileOptions {
+  Mode mode = Mode::kKeep;
+  int32_t phases = 1;
+  int32_t window = kDefaultWindow;
+  ByteCount chunk_bytes = kDefaultChunkBytes;
+  ByteCount granule_bytes = kDefaultGranuleBytes;  // a multiple of 4096
+};
 
 struct Program {
   RankId rank = 0;
@@ -87,6 +120,7 @@ struct Program {
   std::vector<vps::Buffer> new_buffers;
   // Names of the tensors that move, ascending by id; for errors.
   std::vector<std::pair<vps::TensorId, std::string>> tensor_names;
+  Mode mode = Mode::kKeep;
   int32_t window = kDefaultWindow;              // messages in flight per direction
   ByteCount chunk_bytes = kDefaultChunkBytes;  // longer messages are cut; equal on all ranks
   // Hash of all inputs; equal on all ranks of a switch.
@@ -97,7 +131,15 @@ struct Program {
 
 // `ranks`: everybody who takes part (old and new ranks, ascending), the same list on every rank; fixes the rounds. Pure.
 Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
-                        const planner::Topology& topology, const std::vector<RankId>& ranks);
+                        const planner::Topology& topology, const std::vector<RankId>& ranks,
+                        const CompileOptions& options = {});
+
+// The smallest number of phases, `options.phases` or more, with which this rank stays within `budget` bytes of extra memory.
+// All ranks then take the largest answer of all, compile with it and check that it fits (call again with it otherwise).
+// kResourceExhausted, with the smallest budget that would do, if no number of phases fits.
+Result<int32_t> FewestPhases(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
+                             const planner::Topology& topology, const std::vector<RankId>& ranks,
+                             const CompileOptions& options, ByteCount budget);
 
 // The peers of a program's messages, ascending: the pairs of a transport that are worth warming up.
 std::vector<RankId> PeersOf(const Program& program);

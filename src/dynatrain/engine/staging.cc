@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "dynatrain/engine/messages.h"
+
 namespace dynatrain::engine {
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::Make(const Program& program, Verify verify) {
   auto staging = std::make_unique<StagingMemory>();
   staging->actions_ = ActionsOf(program);
+  staging->acknowledgements_.resize(static_cast<size_t>(std::max(1, program.window)));
   DT_RETURN_IF_ERROR(staging->MakeSlots(program));
   staging->checks_ = verify != Verify::kOff;
   if (!staging->checks_) return staging;
@@ -20,17 +23,7 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Make(const Program& progra
 }
 
 Status StagingMemory::MakeSlots(const Program& program) {
-  std::map<std::pair<bool, int32_t>, ByteCount> bytes_of;
-  for (const Action& action : actions_) {
-    const bool sending = action.kind == Action::Kind::kPostSend;
-    if (!sending && action.kind != Action::Kind::kPostReceive) continue;
-    const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
-    const Message& message =
-        (sending ? phase.sends : phase.receives)[static_cast<size_t>(action.index)];
-    ByteCount& bytes = bytes_of[{sending, action.slot}];
-    if (!message.in_place) bytes = std::max(bytes, message.bytes);
-  }
-  for (const auto& [slot, bytes] : bytes_of) {
+  for (const auto& [slot, bytes] : StagingSlots(program)) {
     Result<std::shared_ptr<Storage>> storage = Storage::Make(bytes);
     if (!storage.ok()) return storage.status().Within("staging memory of a switch");
     slots_[slot] = *std::move(storage);

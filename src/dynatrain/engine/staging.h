@@ -27,6 +27,14 @@ class StagingMemory final : public Staging {
   const std::vector<Action>& actions() const { return actions_; }
   // The memory of a message that is not in place.
   ByteSpan SlotFor(const Action& action, bool sending, ByteCount bytes) const;
+  // What an acknowledgement says, by slot: sent and received.
+  struct Acknowledgement {
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  Acknowledgement& AcknowledgementOf(const Action& action) {
+    return acknowledgements_[static_cast<size_t>(action.slot)];
+  }
   // Precondition: checks().
   MessageCheck& CheckOf(int32_t phase, int32_t index, bool sending) {
     return (sending ? send_checks_ : receive_checks_)[static_cast<size_t>(phase)][static_cast<size_t>(index)];
@@ -41,6 +49,7 @@ class StagingMemory final : public Staging {
   bool checks_ = false;
   std::vector<Action> actions_;
   std::map<std::pair<bool, int32_t>, std::shared_ptr<Storage>> slots_;  // by (sending, slot)
+  std::vector<Acknowledgement> acknowledgements_;
   Checks receive_checks_;
   Checks send_checks_;
 };

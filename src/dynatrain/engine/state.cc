@@ -1,8 +1,5 @@
 #include "dynatrain/engine/state.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -10,29 +7,6 @@
 #include "dynatrain/engine/storage.h"
 
 namespace dynatrain::engine {
-namespace {
-
-constexpr ByteCount kPage = 4096;
-
-}  // namespace
-
-Result<std::shared_ptr<Storage>> Storage::Make(ByteCount bytes) {
-  DT_CHECK(bytes >= 0);
-  const ByteCount capacity = (bytes + kPage - 1) / kPage * kPage;
-  if (capacity == 0) return std::shared_ptr<Storage>(new Storage({}));
-  void* memory = mmap(nullptr, static_cast<size_t>(capacity), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) {
-    return ResourceExhausted("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno));
-  }
-  return std::shared_ptr<Storage>(
-      new Storage({static_cast<std::byte*>(memory), static_cast<size_t>(capacity)}));
-}
-
-Storage::~Storage() {
-  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
-}
-
 Result<StateBuffers> StateBuffers::Allocate(const vps::ShardMap& map, RankId rank, Fill fill) {
   const std::vector<vps::BufferIndex> fresh(map.BuffersOf(rank).size(), -1);
   return AllocateReusing(map, rank, fill, {}, fresh);
@@ -41,17 +15,38 @@ Result<StateBuffers> StateBuffers::Allocate(const vps::ShardMap& map, RankId ran
 Result<StateBuffers> StateBuffers::AllocateReusing(const vps::ShardMap& map, RankId rank, Fill fill,
                                                    const StateBuffers& old,
                                                    const std::vector<vps::BufferIndex>& alias) {
+  DT_ASSIGN_OR_RETURN(StateBuffers state, Make(map, rank, old, alias, /*reserve=*/false));
+  if (fill == Fill::kZero) return state;
+  state.ForEachFreshRegion(map, rank, [&state](const Region& region) {
+    FillRegion(state.bytes(region.buffer), region, std::byte{0xFF});
+  });
+  return state;
+}
+
+Result<StateBuffers> StateBuffers::Reserve(const vps::ShardMap& map, RankId rank, Fill fill,
+                                           const StateBuffers& old,
+                                           const std::vector<vps::BufferIndex>& alias) {
+  DT_ASSIGN_OR_RETURN(StateBuffers state, Make(map, rank, old, alias, /*reserve=*/true));
+  if (fill == Fill::kZero) return state;
+  state.ForEachFreshRegion(map, rank, [&state](const Region& region) {
+    Entry& entry = state.entries_[static_cast<size_t>(region.buffer)];
+    entry.pattern.resize(entry.storage->memory().size());
+    FillRegion(entry.pattern, region, std::byte{0xFF});
+  });
+  return state;
+}
+
+Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank, const StateBuffers& old,
+                                        const std::vector<vps::BufferIndex>& alias, bool reserve) {
   StateBuffers state;
   std::vector<vps::Buffer> buffers = map.BuffersOf(rank);
   DT_CHECK(alias.size() == buffers.size());
   for (size_t i = 0; i < buffers.size(); ++i) {
-    Entry entry{std::move(buffers[i]), nullptr, alias[i] < 0};
+    Entry entry{std::move(buffers[i]), nullptr, alias[i] < 0, {}};
     if (entry.fresh) {
-      Result<std::shared_ptr<Storage>> storage = Storage::Make(entry.buffer.bytes());
-      if (!storage.ok()) {
-        return storage.status().Within(fmt::format("rank {}, buffer {} of {} bytes in all", rank,
-                                                   entry.buffer.name, entry.buffer.bytes()));
-      }
+      const ByteCount bytes = entry.buffer.bytes();
+      Result<std::shared_ptr<Storage>> storage = reserve ? Storage::Reserve(bytes) : Storage::Make(bytes);
+      if (!storage.ok()) return storage.status().Within(fmt::format("rank {}, buffer {}", rank, entry.buffer.name));
       entry.storage = *std::move(storage);
     } else {
       entry.storage = old.storage(alias[i]);
@@ -59,16 +54,24 @@ Result<StateBuffers> StateBuffers::AllocateReusing(const vps::ShardMap& map, Ran
     }
     state.entries_.push_back(std::move(entry));
   }
-  if (fill == Fill::kNan) {
-    for (const vps::Shard& shard : map.ShardsOf(rank)) {
-      if (!state.entries_[static_cast<size_t>(shard.buffer)].fresh) continue;
-      FillRegion(state.bytes(shard.buffer),
-                 {shard.buffer, shard.offset, shard.box.shape(), shard.strides,
-                  static_cast<int32_t>(vps::ElemBytes(state.buffer(shard.buffer).dtype))},
-                 std::byte{0xFF});
-    }
-  }
   return state;
+}
+
+template <class Visit>
+void StateBuffers::ForEachFreshRegion(const vps::ShardMap& map, RankId rank, const Visit& visit) const {
+  for (const vps::Shard& shard : map.ShardsOf(rank)) {
+    if (!entries_[static_cast<size_t>(shard.buffer)].fresh) continue;
+    const auto elem_bytes = static_cast<int32_t>(vps::ElemBytes(buffer(shard.buffer).dtype));
+    visit(Region{shard.buffer, shard.offset, shard.box.shape(), shard.strides, elem_bytes});
+  }
+}
+
+Status StateBuffers::Take(vps::BufferIndex index, ByteCount begin, ByteCount bytes) {
+  Entry& entry = entries_[static_cast<size_t>(index)];
+  DT_RETURN_IF_ERROR(entry.storage->Take(begin, bytes));
+  if (entry.pattern.empty()) return Status::Ok();
+  std::memcpy(entry.storage->memory().data() + begin, entry.pattern.data() + begin, static_cast<size_t>(bytes));
+  return Status::Ok();
 }
 
 int StateBuffers::num_buffers() const { return static_cast<int>(entries_.size()); }

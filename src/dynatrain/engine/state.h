@@ -31,6 +31,13 @@ class StateBuffers {
   static Result<StateBuffers> AllocateReusing(const vps::ShardMap& map, RankId rank, Fill fill, const StateBuffers& old,
                                               const std::vector<vps::BufferIndex>& alias);
 
+  // As above, but new memory is address space alone: it takes memory range by range, with Take.
+  static Result<StateBuffers> Reserve(const vps::ShardMap& map, RankId rank, Fill fill, const StateBuffers& old,
+                                      const std::vector<vps::BufferIndex>& alias);
+
+  // Makes whole pages of a reserved buffer take memory and fills them as asked for. kResourceExhausted.
+  Status Take(vps::BufferIndex index, ByteCount begin, ByteCount bytes);
+
   int num_buffers() const;
   const vps::Buffer& buffer(vps::BufferIndex index) const;
   ByteSpan bytes(vps::BufferIndex index);
@@ -44,7 +51,13 @@ class StateBuffers {
     vps::Buffer buffer;
     std::shared_ptr<Storage> storage;
     bool fresh = true;
+    std::vector<std::byte> pattern;  // Fill::kNan of reserved memory: what Take fills in
   };
+  static Result<StateBuffers> Make(const vps::ShardMap& map, RankId rank, const StateBuffers& old,
+                                   const std::vector<vps::BufferIndex>& alias, bool reserve);
+  // Calls visit(region) for each shard in memory that is not shared with another layout.
+  template <class Visit>
+  void ForEachFreshRegion(const vps::ShardMap& map, RankId rank, const Visit& visit) const;
   std::vector<Entry> entries_;
 };
 

@@ -11,14 +11,22 @@ namespace dynatrain::engine {
 
 class Storage {
  public:
-  // Zeros. kResourceExhausted if there is no memory. Zero bytes are fine.
+  // Zeros, touched. kResourceExhausted if there is no memory. Zero bytes are fine.
   static Result<std::shared_ptr<Storage>> Make(ByteCount bytes);
+  // Address space alone: zeros that take memory where Take or a write touches them.
+  static Result<std::shared_ptr<Storage>> Reserve(ByteCount bytes);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
   // Whole pages: at least what was asked for.
   ByteSpan memory() const { return memory_; }
+
+  // Of whole pages of memory(): makes them take memory; returns them to the system, after which they read as zeros.
+  Status Take(ByteCount begin, ByteCount bytes);
+  void GiveBack(ByteCount begin, ByteCount bytes);
+  // Bytes of memory() that take memory now, as the system says.
+  ByteCount ResidentBytes() const;
 
  private:
   explicit Storage(ByteSpan memory) : memory_(memory) {}

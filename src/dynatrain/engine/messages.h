@@ -1,0 +1,23 @@
+// From transfers to messages: one per peer, direction and phase.
+#ifndef DYNATRAIN_ENGINE_MESSAGES_H_
+#define DYNATRAIN_ENGINE_MESSAGES_H_
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "dynatrain/engine/program.h"
+
+namespace dynatrain::engine {
+
+// The messages of one direction and phase, by round. `program` has its shards and buffers already.
+Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
+                                           const std::vector<planner::Transfer>& transfers,
+                                           const std::vector<RankId>& ranks, bool sending);
+
+// Bytes of each staging slot, by (sending, slot), that the program's messages need if not in place.
+std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& program);
+
+}  // namespace dynatrain::engine
+
+#endif  // DYNATRAIN_ENGINE_MESSAGES_H_

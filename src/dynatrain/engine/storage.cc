@@ -1,0 +1,80 @@
+#include "dynatrain/engine/storage.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+namespace dynatrain::engine {
+namespace {
+
+constexpr ByteCount kPage = 4096;
+constexpr ByteCount kHugePage = ByteCount{2} << 20;
+
+// Whole pages, zero and untouched; from 2 MiB on at a multiple of 2 MiB, so that granules are huge pages. Empty on failure.
+ByteSpan Map(ByteCount bytes) {
+  const ByteCount capacity = (bytes + kPage - 1) / kPage * kPage;
+  const ByteCount slack = capacity >= kHugePage ? kHugePage : 0;
+  void* memory = mmap(nullptr, static_cast<size_t>(capacity + slack), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  auto* start = static_cast<std::byte*>(memory);
+  if (slack > 0) {
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    const auto skip = static_cast<ByteCount>(-address % static_cast<uintptr_t>(kHugePage));
+    if (skip > 0) munmap(start, static_cast<size_t>(skip));
+    if (skip < slack) munmap(start + skip + capacity, static_cast<size_t>(slack - skip));
+    start += skip;
+  }
+  return {start, static_cast<size_t>(capacity)};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Storage>> Storage::Reserve(ByteCount bytes) {
+  DT_CHECK(bytes >= 0);
+  if (bytes == 0) return std::shared_ptr<Storage>(new Storage({}));
+  const ByteSpan memory = Map(bytes);
+  if (memory.empty()) return ResourceExhausted("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno));
+  return std::shared_ptr<Storage>(new Storage(memory));
+}
+
+Result<std::shared_ptr<Storage>> Storage::Make(ByteCount bytes) {
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<Storage> storage, Reserve(bytes));
+  DT_RETURN_IF_ERROR(storage->Take(0, static_cast<ByteCount>(storage->memory().size())));
+  return storage;
+}
+
+Status Storage::Take(ByteCount begin, ByteCount bytes) {
+  DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
+  std::byte* start = memory_.data() + begin;
+#ifdef MADV_POPULATE_WRITE
+  if (bytes > 0 && madvise(start, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) return Status::Ok();
+  if (bytes > 0 && errno == ENOMEM) return ResourceExhausted("no memory for {} bytes of state", bytes);
+#endif
+  for (ByteCount at = 0; at < bytes; at += kPage) {
+    auto* page = reinterpret_cast<volatile unsigned char*>(start + at);
+    *page = *page;
+  }
+  return Status::Ok();
+}
+
+void Storage::GiveBack(ByteCount begin, ByteCount bytes) {
+  DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
+  if (bytes > 0) madvise(memory_.data() + begin, static_cast<size_t>(bytes), MADV_DONTNEED);
+}
+
+ByteCount Storage::ResidentBytes() const {
+  if (memory_.empty()) return 0;
+  std::vector<unsigned char> pages(memory_.size() / static_cast<size_t>(kPage));
+  if (mincore(memory_.data(), memory_.size(), pages.data()) != 0) return static_cast<ByteCount>(memory_.size());
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }) * kPage;
+}
+
+Storage::~Storage() {
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+}
+
+}  // namespace dynatrain::engine
