@@ -18,7 +18,9 @@ KINDS = ("param", "exp_avg", "exp_avg_sq")  # of fp32 training with Adam
 OPTIMIZER_KINDS = ("exp_avg", "exp_avg_sq")  # cut over dp by zero=1
 ELEM_BYTES = 4
 
-TINY_LLAMA = dict(layers=7, hidden=192, heads=8, kv_heads=4, head_dim=24, ffn=512, vocab=256, tied=False)
+# The keys of a Hugging Face config.json.
+TINY_LLAMA = dict(num_hidden_layers=7, hidden_size=192, num_attention_heads=8, num_key_value_heads=4, head_dim=24,
+                  intermediate_size=512, vocab_size=256, tie_word_embeddings=False)
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,13 @@ def parse_layout(spec):
 
 def llama_parameters(config):
     """The catalog of a LLaMA model in its order of registration: embedding, each layer, head."""
-    hidden, ffn, vocab = config["hidden"], config["ffn"], config["vocab"]
-    groups, head_dim = config["kv_heads"], config["head_dim"]
-    per_group = config["heads"] // groups
+    hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    groups, head_dim = config["num_key_value_heads"], config["head_dim"]
+    per_group = config["num_attention_heads"] // groups
     embedding, head = ("embedding",), ("head",)
-    tied = config.get("tied", False)
+    tied = config["tie_word_embeddings"]
     result = [Parameter("embedding.weight", (vocab, hidden), 0, (embedding, head) if tied else (embedding,))]
-    for n in range(config["layers"]):
+    for n in range(config["num_hidden_layers"]):
         home, prefix = (("layer", n),), f"layers.{n}."
         result += [
             Parameter(prefix + "input_norm.weight", (hidden,), None, home),
