@@ -4,10 +4,13 @@
 
 #include <cerrno>
 
+#include "dynatrain/base/clock.h"
+
 namespace dynatrain::apps {
 
 void EventWriter::Write(std::string_view name, nlohmann::json fields) {
   fields["event"] = name;
+  fields["t"] = ToSeconds(MonotonicClock().Now());
   const std::string line = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::lock_guard lock(mutex_);
   for (size_t done = 0; done < line.size();) {

@@ -7,7 +7,7 @@
 namespace dynatrain::apps {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScheduledSwitch, step, spec)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps, stop_after,
                                    global_batch, micro_batch, seq, lr, seed, verify, save, resume,
                                    dump_state, probe_loss)
 

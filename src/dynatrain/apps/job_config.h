@@ -25,7 +25,9 @@ struct JobConfig {
   std::vector<ScheduledSwitch> switches;  // by step
   int32_t num_ranks = 1;
 
-  int64_t steps = 0;
+  int64_t steps = 0;       // of the whole training, which the learning rate's schedule is made for
+  int64_t stop_after = 0;  // the last step of this run; 0: steps
+  int64_t last_step() const { return stop_after == 0 ? steps : stop_after; }
   int64_t global_batch = 8;  // sequences per step
   int64_t micro_batch = 1;   // sequences per micro-batch
   int64_t seq = 128;         // tokens per sequence

@@ -133,7 +133,7 @@ class Job {
  public:
   Job(const LaunchOptions& options, JsonSink sink, std::unique_ptr<LogDirectory> logs)
       : options_(options), sink_(std::move(sink)), logs_(std::move(logs)),
-        progress_(options.config.steps) {}
+        progress_(options.config.last_step()) {}
 
   Status Run() {
     DT_RETURN_IF_ERROR(Start());

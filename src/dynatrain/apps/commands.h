@@ -1,0 +1,17 @@
+// The subcommands of `dynatrain`: flags in, exit code out. Messages go to standard error, results to standard output.
+#ifndef DYNATRAIN_APPS_COMMANDS_H_
+#define DYNATRAIN_APPS_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+
+namespace dynatrain::apps {
+
+// Each adds its subcommand to `app`; *exit_code is set when it has run.
+void AddTrainCommand(CLI::App& app, int* exit_code);
+void AddSwitchCommand(CLI::App& app, int* exit_code);
+void AddStatusCommand(CLI::App& app, int* exit_code);
+void AddRankCommand(CLI::App& app, int* exit_code);  // not for people: what the launcher starts
+
+}  // namespace dynatrain::apps
+
+#endif  // DYNATRAIN_APPS_COMMANDS_H_

@@ -1,0 +1,59 @@
+#include "dynatrain/apps/job_setup.h"
+
+#include "dynatrain/engine/executor.h"
+#include "dynatrain/models/catalog.h"
+#include "dynatrain/trainer/data.h"
+
+namespace dynatrain::apps {
+namespace {
+
+// The learning rate rises over this share of all steps, then falls to a tenth of its peak.
+constexpr int64_t kWarmupShare = 20;
+
+Status CheckPositive(std::string_view flag, int64_t value) {
+  if (value > 0) return {};
+  return InvalidArgument("{} {}: give a number above 0", flag, value);
+}
+
+Status CheckNumbers(const JobConfig& config) {
+  DT_RETURN_IF_ERROR(CheckPositive("--steps", config.steps));
+  DT_RETURN_IF_ERROR(CheckPositive("--global-batch", config.global_batch));
+  DT_RETURN_IF_ERROR(CheckPositive("--micro-batch", config.micro_batch));
+  DT_RETURN_IF_ERROR(CheckPositive("--seq", config.seq));
+  if (config.stop_after < 0 || config.stop_after > config.steps) {
+    return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after, config.steps);
+  }
+  if (!(config.lr >= 0)) return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
+  return engine::ParseVerify(config.verify).status();
+}
+
+}  // namespace
+
+Result<JobSetup> JobSetup::Make(const JobConfig& config) {
+  DT_RETURN_IF_ERROR(CheckNumbers(config));
+  JobSetup setup;
+  setup.num_ranks = config.num_ranks;
+  DT_ASSIGN_OR_RETURN(setup.model, models::LoadModel(config.model));
+  DT_ASSIGN_OR_RETURN(setup.catalog, models::MakeCatalog(setup.model, vps::Fp32AdamKinds()));
+  trainer::TrainerOptions& options = setup.trainer;
+  options.model = setup.model;
+  options.data_file = config.data;
+  options.global_batch = config.global_batch;
+  options.micro_batch = config.micro_batch;
+  options.seq = config.seq;
+  options.seed = config.seed;
+  options.schedule = {.lr = config.lr, .min_lr = config.lr / 10, .warmup = config.steps / kWarmupShare, .steps = config.steps};
+  DT_RETURN_IF_ERROR(trainer::CheckOptions(options));
+  DT_RETURN_IF_ERROR(
+      trainer::TextData::Open(options.data_file, options.seq, options.global_batch, setup.model.vocab).status());
+  return setup;
+}
+
+Result<vps::Layout> JobSetup::CheckedLayout(const std::string& spec) const {
+  DT_ASSIGN_OR_RETURN(vps::Layout layout, vps::ParseLayout(spec, num_ranks));
+  DT_RETURN_IF_ERROR(layout.Validate(model.layers, num_ranks).Within(fmt::format("layout {}", spec)));
+  DT_RETURN_IF_ERROR(trainer::CheckLayout(trainer, layout).Within(fmt::format("layout {}", spec)));
+  return layout;
+}
+
+}  // namespace dynatrain::apps

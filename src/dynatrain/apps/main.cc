@@ -1,0 +1,20 @@
+// dynatrain: trains, and changes the layout while it trains. See README.md.
+#include <CLI/CLI.hpp>
+
+#include "dynatrain/apps/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains language models and changes their parallel layout while they train.", "dynatrain");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  dynatrain::apps::AddTrainCommand(app, &exit_code);
+  dynatrain::apps::AddSwitchCommand(app, &exit_code);
+  dynatrain::apps::AddStatusCommand(app, &exit_code);
+  dynatrain::apps::AddRankCommand(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  return exit_code;
+}

@@ -1,0 +1,284 @@
+#include "dynatrain/apps/rank_main.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dynatrain/apps/children.h"
+#include "dynatrain/apps/control.h"
+#include "dynatrain/apps/events.h"
+#include "dynatrain/apps/job_config.h"
+#include "dynatrain/apps/job_setup.h"
+#include "dynatrain/base/log.h"
+#include "dynatrain/bridge/c10d_groups.h"
+#include "dynatrain/bridge/c10d_store.h"
+#include "dynatrain/elastic/agent.h"
+#include "dynatrain/io/checkpoint.h"
+#include "dynatrain/io/file.h"
+#include "dynatrain/trainer/init.h"
+#include "dynatrain/trainer/trainer.h"
+#include "dynatrain/trainer/trainer_host.h"
+
+namespace dynatrain::apps {
+namespace {
+
+using nlohmann::json;
+
+constexpr Duration kJoinTimeout = std::chrono::seconds(60);
+constexpr Duration kSaveTimeout = std::chrono::seconds(600);
+
+// Seconds since it was made or last read.
+class Stopwatch {
+ public:
+  double Lap() {
+    const TimePoint now = MonotonicClock().Now();
+    return ToSeconds(now - std::exchange(since_, now));
+  }
+
+ private:
+  TimePoint since_ = MonotonicClock().Now();
+};
+
+// The model in a dump, by the names of a Hugging Face config.json.
+json ModelJson(const models::ModelConfig& model) {
+  return {{"name", model.name},
+          {"num_hidden_layers", model.layers},
+          {"hidden_size", model.hidden},
+          {"num_attention_heads", model.heads},
+          {"num_key_value_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"intermediate_size", model.ffn},
+          {"vocab_size", model.vocab},
+          {"tie_word_embeddings", model.tied}};
+}
+
+class RankProcess {
+ public:
+  RankProcess(RankId rank, EventWriter* events) : rank_(rank), events_(events) {}
+
+  Status Run(const std::string& config, const std::string& store_address) {
+    DT_RETURN_IF_ERROR(Join(config, store_address));
+    while (true) {
+      if (!agent_->current().active()) {
+        DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult result, agent_->WaitWhileIdle());
+        if (result.what == elastic::BoundaryResult::What::kJobEnded) return {};
+        if (result.what == elastic::BoundaryResult::What::kCommitted) DT_RETURN_IF_ERROR(Enter(result));
+        continue;
+      }
+      if (step() >= config_.last_step()) return Finish();
+      DT_RETURN_IF_ERROR(OneStep());
+    }
+  }
+
+ private:
+  Status Join(const std::string& config, const std::string& store_address);
+  Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds, double* load_seconds);
+  Status OneStep();
+  Status Enter(const elastic::BoundaryResult& result);
+  Status AskForScheduled(int64_t step);
+  Status Probe(std::string_view when, int64_t switch_id);
+  Status Dump(std::string_view when, int64_t switch_id);
+  Status Finish();
+  Status Save();
+
+  int64_t step() const { return host_->state().step; }
+  const vps::Layout& layout() const { return agent_->current().map->layout(); }
+  bool speaks() const { return std::ranges::min(layout().Ranks()) == rank_; }
+  trainer::Trainer& trainer() const { return trainer::TrainerHost::TrainerOf(agent_->current()); }
+
+  const RankId rank_;
+  EventWriter* const events_;
+  JobConfig config_;
+  JobSetup setup_;
+  std::unique_ptr<bridge::GlooGroupFactory> groups_;
+  std::shared_ptr<elastic::Store> store_;
+  std::unique_ptr<trainer::TrainerHost> host_;
+  std::unique_ptr<elastic::SwitchAgent> agent_;
+  bool first_step_after_switch_ = false;
+};
+
+Status RankProcess::Join(const std::string& config, const std::string& store_address) {
+  DT_ASSIGN_OR_RETURN(config_, JobConfig::FromJson(config));
+  DT_ASSIGN_OR_RETURN(setup_, JobSetup::Make(config_));
+  DT_ASSIGN_OR_RETURN(const Address address, ParseAddress(store_address));
+  const bridge::StoreAddress store{address.host, static_cast<uint16_t>(address.port)};
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<elastic::Store> connected, bridge::ConnectStore(store, kJoinTimeout));
+  store_ = std::move(connected);
+  DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(rank_, store, {.interface = "lo", .address = ""},
+                                                                 kJoinTimeout));
+  DT_ASSIGN_OR_RETURN(host_, trainer::TrainerHost::Make(setup_.trainer));
+  Stopwatch watch;
+  double groups_seconds = 0, load_seconds = 0;
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<elastic::LayoutInstance> first, FirstInstance(&groups_seconds, &load_seconds));
+  DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(config_.verify));
+  elastic::SwitchParticipant::Context context{.rank = rank_, .num_ranks = config_.num_ranks, .catalog = setup_.catalog,
+                                              .topology = {}, .options = {.verify = verify}, .host = host_.get(),
+                                              .groups = groups_.get(), .clock = &MonotonicClock()};
+  const auto on_report = [this](const elastic::SwitchReport& report) {
+    events_->Write("switch", json::parse(report.ToJson()));
+  };
+  DT_ASSIGN_OR_RETURN(agent_, elastic::SwitchAgent::Start(std::move(context), store_, first, on_report));
+  events_->Write("ready", {{"rank", rank_}, {"groups_seconds", groups_seconds}, {"load_seconds", load_seconds},
+                           {"build_seconds", watch.Lap() - groups_seconds - load_seconds}});
+  return agent_->current().active() ? AskForScheduled(step()) : Status::Ok();
+}
+
+Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(double* groups_seconds,
+                                                                            double* load_seconds) {
+  auto instance = std::make_shared<elastic::LayoutInstance>();
+  instance->rank = rank_;
+  DT_ASSIGN_OR_RETURN(const vps::Layout layout, setup_.CheckedLayout(config_.layout));
+  DT_ASSIGN_OR_RETURN(instance->map, vps::LayoutShardMap::Make(setup_.catalog, layout));
+  DT_ASSIGN_OR_RETURN(instance->state, engine::StateBuffers::Allocate(*instance->map, rank_, engine::Fill::kZero));
+  if (!instance->active()) return instance;
+
+  Stopwatch watch;
+  for (const elastic::GroupSpec& spec : elastic::GroupsOfRank(layout, rank_)) {
+    DT_ASSIGN_OR_RETURN(instance->groups[spec.axis], groups_->MakeGroup("0", spec, kJoinTimeout));
+  }
+  *groups_seconds = watch.Lap();
+  if (config_.resume.empty()) {
+    DT_RETURN_IF_ERROR(trainer::InitialiseState(setup_.model, *instance->map, rank_, config_.seed, &instance->state));
+  } else {
+    DT_ASSIGN_OR_RETURN(const std::string path, io::FindCheckpoint(config_.resume));
+    DT_ASSIGN_OR_RETURN(const io::CheckpointInfo info, io::ReadCheckpointInfo(path));
+    DT_RETURN_IF_ERROR(io::LoadState(path, info, *instance->map, rank_, &instance->state));
+    DT_RETURN_IF_ERROR(host_->Restore(info.job_state));
+    *load_seconds = watch.Lap();
+    if (std::ranges::min(layout.Ranks()) == rank_) {
+      events_->Write("resumed", {{"path", path}, {"step", info.step}, {"load_seconds", *load_seconds}});
+    }
+  }
+  DT_ASSIGN_OR_RETURN(instance->host, host_->Prepare(*instance));
+  return instance;
+}
+
+Status RankProcess::OneStep() {
+  const TimePoint start = MonotonicClock().Now();
+  if (std::exchange(first_step_after_switch_, false)) agent_->FirstStepStarts();
+  const int64_t step = this->step() + 1;
+  DT_ASSIGN_OR_RETURN(const trainer::StepResult result, trainer().Step(step, agent_->ready() ? 1 : 0));
+  host_->Finished(step);
+  const double seconds = ToSeconds(MonotonicClock().Now() - start);
+  agent_->StepTook(seconds);
+  if (speaks()) {
+    events_->Write("step", {{"step", step}, {"loss", result.loss}, {"seconds", seconds}, {"tokens", result.tokens},
+                            {"grad_norm", result.grad_norm}, {"layout", layout().ToString()},
+                            {"started", ToSeconds(start)}});
+  }
+  DT_RETURN_IF_ERROR(AskForScheduled(step));
+  const bool all_ready = result.ready_sum == layout().world_size();
+  if (!all_ready || step == config_.last_step()) return {};
+  const int64_t id = agent_->ready_switch();
+  DT_RETURN_IF_ERROR(Probe("before", id));
+  DT_RETURN_IF_ERROR(Dump("before", id));
+  DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult boundary, agent_->AtStepBoundary(step, all_ready));
+  if (boundary.what == elastic::BoundaryResult::What::kCommitted) return Enter(boundary);
+  return {};
+}
+
+// After a committed switch: takes over the job's state and goes on in the new layout.
+Status RankProcess::Enter(const elastic::BoundaryResult& result) {
+  if (!agent_->current().active()) return {};
+  DT_RETURN_IF_ERROR(host_->Restore(result.job_state));
+  first_step_after_switch_ = true;
+  if (config_.dump_state.empty() && !config_.probe_loss) return {};
+  // Checking is no part of the pause: the first step could start here.
+  agent_->FirstStepStarts();
+  first_step_after_switch_ = false;
+  const int64_t id = agent_->current().epoch;
+  DT_RETURN_IF_ERROR(Dump("after", id));
+  return Probe("after", id);
+}
+
+Status RankProcess::AskForScheduled(int64_t step) {
+  if (!speaks()) return {};
+  for (const ScheduledSwitch& scheduled : config_.switches) {
+    if (scheduled.step != step) continue;
+    DT_RETURN_IF_ERROR(elastic::RequestSwitch(*store_, scheduled.spec, step).status());
+  }
+  return {};
+}
+
+Status RankProcess::Probe(std::string_view when, int64_t switch_id) {
+  if (!config_.probe_loss) return {};
+  DT_ASSIGN_OR_RETURN(const double loss, trainer().EvalLoss());
+  if (speaks()) {
+    events_->Write("probe", {{"switch", switch_id}, {"when", when}, {"step", step()}, {"loss", loss}});
+  }
+  return {};
+}
+
+Status RankProcess::Dump(std::string_view when, int64_t switch_id) {
+  if (config_.dump_state.empty()) return {};
+  const std::string directory = fmt::format("{}/switch-{}-{}", config_.dump_state, switch_id, when);
+  const elastic::LayoutInstance& current = agent_->current();
+  DT_RETURN_IF_ERROR(io::DumpState(directory, *current.map, rank_, current.state));
+  if (!speaks()) return {};
+  const json about = {{"spec", layout().ToString()}, {"step", step()}, {"num_ranks", config_.num_ranks},
+                      {"model", ModelJson(setup_.model)}};
+  return io::WriteFileAtomically(directory + "/layout.json", about.dump(1));
+}
+
+Status RankProcess::Finish() {
+  if (!config_.save.empty()) DT_RETURN_IF_ERROR(Save());
+  if (speaks()) DT_RETURN_IF_ERROR(elastic::EndJob(*store_, fmt::format("step {} was the last", step())));
+  return {};
+}
+
+Status RankProcess::Save() {
+  Stopwatch watch;
+  const elastic::LayoutInstance& current = agent_->current();
+  DT_RETURN_IF_ERROR(io::SaveShards(config_.save, step(), *current.map, rank_, current.state));
+  const std::string prefix = fmt::format("save/{}", step());
+  DT_RETURN_IF_ERROR(store_->Set(fmt::format("{}/{}", prefix, rank_), "written"));
+  if (!speaks()) return store_->Wait(prefix + "/finished", kSaveTimeout).status();
+  for (const RankId rank : layout().Ranks()) {
+    DT_RETURN_IF_ERROR(store_->Wait(fmt::format("{}/{}", prefix, rank), kSaveTimeout).status());
+  }
+  const io::CheckpointInfo info{.step = step(), .layout = layout(), .job_state = host_->JobState(),
+                                .catalog_fingerprint = setup_.catalog->Fingerprint()};
+  DT_ASSIGN_OR_RETURN(const std::string path, io::FinishCheckpoint(config_.save, info));
+  DT_RETURN_IF_ERROR(store_->Set(prefix + "/finished", path));
+  events_->Write("saved", {{"path", path}, {"step", step()}, {"seconds", watch.Lap()}});
+  return {};
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  std::array<char, 4096> chunk{};
+  for (ssize_t count; (count = ::read(fd, chunk.data(), chunk.size())) > 0;) {
+    text.append(chunk.data(), static_cast<size_t>(count));
+  }
+  ::close(fd);
+  return text;
+}
+
+}  // namespace
+
+int RankMain(RankId rank, const std::string& store_address) {
+  // No rank outlives its launcher; and a terminal's Ctrl-C is the launcher's to handle.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::signal(SIGINT, SIG_IGN);
+  InitLog(fmt::format("rank {}", rank), LogLevel::kInfo);
+  EventWriter events(kEventsFd);
+  events.Write("up", {{"rank", rank}});
+  RankProcess process(rank, &events);
+  const Status status = process.Run(ReadAll(kConfigFd), store_address);
+  if (status.ok()) return 0;
+  LogError("{}", status.ToString());
+  events.Write("error", {{"message", status.ToString()}});
+  // Broken groups may take their time to end: nothing more is owed.
+  std::quick_exit(1);
+}
+
+}  // namespace dynatrain::apps

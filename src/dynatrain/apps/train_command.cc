@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/job_setup.h"
+#include "dynatrain/apps/launcher.h"
+
+namespace dynatrain::apps {
+namespace {
+
+struct TrainFlags {
+  JobConfig config;
+  int32_t nproc = 0;  // 0: as many as the layouts need
+  std::vector<std::string> switches;
+  std::string dtype = "fp32";
+  std::string mode = "keep";
+  std::string transport = "gloo";
+  std::string control;
+  std::string json;
+  std::string log_directory;
+};
+
+void AddFlags(CLI::App& app, TrainFlags* flags) {
+  JobConfig& config = flags->config;
+  app.add_option("--model", config.model, "a preset (tiny-llama, ...) or a Hugging Face config.json")->required();
+  app.add_option("--data", config.data, "a text file, read as bytes")->required();
+  app.add_option("--layout", config.layout, "the first layout, such as tp=2,pp=2,dp=1,zero=1")->required();
+  app.add_option("--steps", config.steps, "steps of the whole training, which the learning rate's schedule is made for")->required();
+  app.add_option("--stop-after", config.stop_after, "end this run after an earlier step");
+  app.add_option("--nproc", flags->nproc, "rank processes to start (default: as many as the layouts need)");
+  app.add_option("--switch", flags->switches,
+                 "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
+  app.add_option("--global-batch", config.global_batch, "sequences per step")->capture_default_str();
+  app.add_option("--micro-batch", config.micro_batch, "sequences per micro-batch")->capture_default_str();
+  app.add_option("--seq", config.seq, "tokens per sequence")->capture_default_str();
+  app.add_option("--lr", config.lr, "peak learning rate")->capture_default_str();
+  app.add_option("--seed", config.seed, "of weights and data order")->capture_default_str();
+  app.add_option("--dtype", flags->dtype, "of parameters and gradients: fp32")->capture_default_str();
+  app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")->capture_default_str();
+  app.add_option("--verify", config.verify, "of switches: off, moved or full")->capture_default_str();
+  app.add_option("--transport", flags->transport, "of switches: gloo")->capture_default_str();
+  app.add_option("--save", config.save, "directory for a checkpoint after the last step");
+  app.add_option("--resume", config.resume, "directory of checkpoints to go on from, in any layout");
+  app.add_option("--control", flags->control,
+                 "serve `dynatrain switch` and `status` on this loopback HOST:PORT (port 0: a free one)");
+  app.add_flag("--json{-}", flags->json, "JSON lines to standard output, or to a file with --json=FILE");
+  app.add_option("--log-dir", flags->log_directory, "keep the ranks' logs here");
+  app.add_option("--dump-state", config.dump_state,
+                 "write all state just before and after each switch to this directory, for checking");
+  app.add_flag("--probe-loss", config.probe_loss,
+               "evaluate one fixed batch just before and after each switch");
+}
+
+// What the design has and this version has not is refused by name rather than ignored.
+Status CheckChoices(const TrainFlags& flags) {
+  if (flags.dtype != "fp32") {
+    return InvalidArgument("--dtype {}: this version trains in fp32 only", flags.dtype);
+  }
+  if (flags.mode != "keep") {
+    return InvalidArgument("--mode {}: this version switches in mode keep only", flags.mode);
+  }
+  if (flags.transport != "gloo") {
+    return InvalidArgument("--transport {}: this version moves state over gloo only", flags.transport);
+  }
+  return {};
+}
+
+// The number of processes that all layouts together need, or the number asked for.
+Result<int32_t> NumRanks(const TrainFlags& flags) {
+  if (flags.nproc < 0) return InvalidArgument("--nproc {}: give a number above 0", flags.nproc);
+  if (flags.nproc > 0) return flags.nproc;
+  std::vector<std::string> specs = {flags.config.layout};
+  for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
+  int32_t needed = 1;
+  for (const std::string& spec : specs) {
+    DT_ASSIGN_OR_RETURN(const vps::Layout layout, vps::ParseLayout(spec));
+    for (const RankId rank : layout.Ranks()) needed = std::max(needed, rank + 1);
+  }
+  return needed;
+}
+
+Status Train(TrainFlags& flags) {
+  JobConfig& config = flags.config;
+  DT_RETURN_IF_ERROR(CheckChoices(flags));
+  for (const std::string& text : flags.switches) {
+    DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
+    config.switches.push_back(std::move(scheduled));
+  }
+  std::ranges::stable_sort(config.switches, {}, &ScheduledSwitch::step);
+  DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags));
+  DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config));
+  DT_ASSIGN_OR_RETURN(const vps::Layout first, setup.CheckedLayout(config.layout));
+  config.layout = first.ToString();
+  for (ScheduledSwitch& scheduled : config.switches) {
+    Result<vps::Layout> layout = setup.CheckedLayout(scheduled.spec);
+    if (!layout.ok()) {
+      return layout.status().Within(fmt::format("--switch {}:{}", scheduled.step, scheduled.spec));
+    }
+    if (scheduled.step >= config.last_step()) {
+      return InvalidArgument("--switch {}:{}: the job ends after step {}; a switch needs a step after it",
+                             scheduled.step, scheduled.spec, config.last_step());
+    }
+    scheduled.spec = layout->ToString();
+  }
+  LaunchOptions launch{.config = config, .control = {}, .json = {}, .log_directory = flags.log_directory};
+  if (!flags.control.empty()) {
+    DT_ASSIGN_OR_RETURN(launch.control, ParseAddress(flags.control));
+  }
+  if (!flags.json.empty()) launch.json = flags.json;
+  return Launch(launch);
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("train", "train a model on local processes");
+  auto flags = std::make_shared<TrainFlags>();
+  AddFlags(*command, flags.get());
+  command->callback([flags, exit_code] {
+    const Status status = Train(*flags);
+    if (status.ok()) return;
+    std::fprintf(stderr, "dynatrain train: %s\n", status.ToString().c_str());
+    *exit_code = 1;
+  });
+}
+
+}  // namespace dynatrain::apps

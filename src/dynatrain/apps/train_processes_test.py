@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Jobs of real processes: switch, resume, be asked from outside, lose a rank."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cli_test_support import MICRO, Cli, events, main
+
+
+def losses(lines):
+    return {e["step"]: e["loss"] for e in events(lines, "step")}
+
+
+class Jobs(Cli):
+    def assert_proven(self, report):
+        self.assertEqual(report["outcome"], "committed", report)
+        self.assertEqual(report["digest_before"], report["digest_after"], report)
+        self.assertNotEqual(report["digest_before"], 0, report)
+        self.assertEqual(report["replica_check"], 0, report)
+
+    def assert_same_losses(self, one, other):
+        self.assertEqual(one.keys(), other.keys())
+        for step in one:
+            self.assertAlmostEqual(one[step], other[step], delta=2e-5 * one[step], msg=f"step {step}")
+
+    def test_switches_change_nothing_but_the_layout(self):
+        static = self.train("--layout", "dp=1", "--steps", "30")
+        elastic = self.train("--layout", "dp=2,zero=1", "--steps", "30", "--verify", "full", "--nproc", "4",
+                             "--switch", "3:dp=1", "--switch", "9:tp=2,pp=2", "--switch", "15:pp=3,split=1+1+1,ranks=3+1+2",
+                             "--switch", "21:dp=4,zero=1")
+        reports = events(elastic, "switch")
+        self.assertEqual([r["to"].split(",ranks")[0] for r in reports].__len__(), 4)
+        for report in reports:
+            self.assert_proven(report)
+        self.assert_same_losses(losses(static), losses(elastic))
+
+    def test_resume_goes_on_in_another_layout(self):
+        whole = self.train("--layout", "dp=1", "--steps", "12")
+        store = str(self.path / "checkpoints")
+        # The schedule depends on --steps: both halves are told the whole length through --resume's own state.
+        first = self.train("--layout", "tp=2,dp=2,zero=1", "--steps", "12", "--stop-after", "6", "--save", store)
+        second = self.train("--layout", "pp=3", "--steps", "12", "--resume", store)
+        self.assertEqual(list(losses(second)), list(range(7, 13)))
+        self.assert_same_losses(losses(whole), {**losses(first), **losses(second)})
+
+    def test_a_switch_from_outside(self):
+        lines = self.path / "lines.jsonl"
+        job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=2,zero=1", "--nproc", "4", "--steps", "100000",
+                         "--verify", "full", "--control", "127.0.0.1:0", f"--json={lines}")
+        address = next(line.split()[4] for line in job.stderr if line.startswith("control:"))
+        # Drained, so that the job never waits for its reader.
+        drain = subprocess.Popen(["cat"], stdin=job.stderr, stdout=subprocess.DEVNULL)
+        try:
+            code, out, err = self.run_cli("switch", "--job", address, "tp=2,dp=2,zero=1", "--json")
+            self.assertEqual(code, 0, err)
+            self.assert_proven(json.loads(out))
+            self.refuse(["switch", "--job", address, "tp=2,dp=2,zero=1"], "already in")
+            self.refuse(["switch", "--job", address, "tp=4"], "tp=4")
+            self.refuse(["switch", "--job", address, "dp=5"], "5")
+            code, out, err = self.run_cli("status", "--job", address, "--json")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out)["layout"], "tp=2,dp=2,zero=1")
+        finally:
+            job.send_signal(signal.SIGINT)
+            self.assertNotEqual(job.wait(timeout=30), 0)
+            drain.wait(timeout=30)
+
+    def test_a_killed_rank_ends_the_job_with_one_message(self):
+        for victim in (0, 2):
+            with self.subTest(rank=victim):
+                lines = self.path / f"lines-{victim}.jsonl"
+                job = self.start("train", *MICRO, "--data", self.data, "--layout", "tp=2,dp=2,ranks=0-2+4", "--nproc", "5",
+                                 "--steps", "100000", f"--json={lines}")
+                deadline = time.monotonic() + 60
+                while not (lines.exists() and '"step"' in lines.read_text()) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+                os.kill(int(children[victim]), signal.SIGKILL)
+                code, _, err = self.finish(job)
+                self.assertNotEqual(code, 0)
+                self.assertIn(f"rank {victim} ", err)
+                self.assertIn("signal 9", err)
+                self.assertEqual(err.count("dynatrain train:"), 1, err)
+
+    def test_a_killed_launcher_takes_its_ranks_along(self):
+        job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=2", "--steps", "100000")
+        deadline = time.monotonic() + 60
+        children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children")
+        while len(children.read_text().split()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        job.kill()
+        job.communicate()  # check_no_orphans does the rest
+
+
+if __name__ == "__main__":
+    main()
