@@ -12,26 +12,27 @@
 
 namespace dynatrain::models {
 
-// Every parameter of the model, each with `kinds`. Shapes are logical, so that every tensor-parallel part is a box:
+// Every parameter of the model, each with `kinds`. Shapes are logical, so that every
+// tensor-parallel part is a box:
 //   embedding.weight, head.weight    [vocab, hidden]                             cut on vocab
-//   layers.N.attn.qkv.weight         [kv_heads, q_per_kv + 2, head_dim, hidden]  cut on kv_heads; q.. k v of a group
-//   layers.N.attn.out.weight         [hidden, kv_heads, q_per_kv, head_dim]      cut on kv_heads
-//   layers.N.mlp.gate_up.weight      [2, ffn, hidden]  (gate, up)                cut on ffn     kLlama
-//   layers.N.mlp.up.weight           [ffn, hidden]                               cut on ffn     kGpt
-//   layers.N.mlp.down.weight         [hidden, ffn]                               cut on ffn
+//   layers.N.attn.qkv.weight         [kv_heads, q_per_kv + 2, head_dim, hidden]  cut on kv_heads;
+//   q.. k v of a group layers.N.attn.out.weight         [hidden, kv_heads, q_per_kv, head_dim] cut
+//   on kv_heads layers.N.mlp.gate_up.weight      [2, ffn, hidden]  (gate, up)                cut on
+//   ffn     kLlama layers.N.mlp.up.weight           [ffn, hidden]                               cut
+//   on ffn     kGpt layers.N.mlp.down.weight         [hidden, ffn] cut on ffn
 //   layers.N.{input,post}_norm.weight, final_norm.weight  [hidden]               not cut
-//   embedding.position.weight        [max_positions, hidden]                     not cut        kGpt
-// and ".bias" where they exist: of qkv [kv_heads, q_per_kv + 2, head_dim], gate_up [2, ffn] and up [ffn] cut as the weight,
-// of out, down and the norms [hidden] not cut. Cuts are balanced. A tied head is embedding.weight with a second home.
-// Weight decay: matrices yes; norms and biases no.
+//   embedding.position.weight        [max_positions, hidden]                     not cut kGpt
+// and ".bias" where they exist: of qkv [kv_heads, q_per_kv + 2, head_dim], gate_up [2, ffn] and up
+// [ffn] cut as the weight, of out, down and the norms [hidden] not cut. Cuts are balanced. A tied
+// head is embedding.weight with a second home. Weight decay: matrices yes; norms and biases no.
 Result<std::shared_ptr<const vps::StateCatalog>> MakeCatalog(const ModelConfig& config,
                                                              std::vector<vps::KindSpec> kinds);
 
 // Parameters of the model, a tied one once.
 int64_t ParameterCount(const vps::StateCatalog& catalog);
 
-// Refuses a layout in which some stage has no layer or some tensor-parallel position no kv head, ffn column or
-// vocabulary row; names the numbers and what would fit. Uneven parts are fine.
+// Refuses a layout in which some stage has no layer or some tensor-parallel position no kv head,
+// ffn column or vocabulary row; names the numbers and what would fit. Uneven parts are fine.
 Status CheckLayout(const ModelConfig& config, const vps::Layout& layout);
 
 }  // namespace dynatrain::models

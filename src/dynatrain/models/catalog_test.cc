@@ -12,7 +12,8 @@ std::shared_ptr<const vps::StateCatalog> CatalogOf(const std::string& preset) {
   return *MakeCatalog(*LoadModel(preset), vps::Fp32AdamKinds());
 }
 
-// Published: Touvron et al. 2023 model files; GPT-3 XL (Brown et al. 2020) with its stated widths, 1.3 billion.
+// Published: Touvron et al. 2023 model files; GPT-3 XL (Brown et al. 2020) with its stated
+// widths, 1.3 billion.
 TEST(ParameterCount, EqualsThePublishedOnes) {
   EXPECT_EQ(ParameterCount(*CatalogOf("llama2-7b")), 6738415616);
   EXPECT_EQ(ParameterCount(*CatalogOf("llama2-13b")), 13015864320);
@@ -51,27 +52,31 @@ TEST(MakeCatalog, HasLogicalShapes) {
 TEST(MakeCatalog, TiesTheHeadToTheEmbedding) {
   const auto catalog = CatalogOf("micro-llama");
   EXPECT_EQ(catalog->FindParameter("head.weight"), std::nullopt);
-  EXPECT_EQ(catalog->parameters()[0].homes, (std::vector{vps::Home::Embedding(), vps::Home::Head()}));
+  EXPECT_EQ(catalog->parameters()[0].homes,
+            (std::vector{vps::Home::Embedding(), vps::Home::Head()}));
 }
 
 TEST(MakeCatalog, GptHasBiasesAndLearnedPositions) {
   const auto catalog = CatalogOf("micro-gpt");
   std::vector<std::string> names;
   for (const vps::Parameter& p : catalog->parameters()) {
-    if (p.homes[0].place != vps::Home::Place::kLayer || p.homes[0].layer == 2) names.push_back(p.name);
+    if (p.homes[0].place != vps::Home::Place::kLayer || p.homes[0].layer == 2)
+      names.push_back(p.name);
   }
   EXPECT_THAT(names,
               ::testing::ElementsAre(
                   "embedding.weight", "embedding.position.weight", "layers.2.input_norm.weight",
                   "layers.2.input_norm.bias", "layers.2.attn.qkv.weight", "layers.2.attn.qkv.bias",
                   "layers.2.attn.out.weight", "layers.2.attn.out.bias", "layers.2.post_norm.weight",
-                  "layers.2.post_norm.bias", "layers.2.mlp.up.weight", "layers.2.mlp.up.bias", "layers.2.mlp.down.weight",
-                  "layers.2.mlp.down.bias", "final_norm.weight", "final_norm.bias"));
+                  "layers.2.post_norm.bias", "layers.2.mlp.up.weight", "layers.2.mlp.up.bias",
+                  "layers.2.mlp.down.weight", "layers.2.mlp.down.bias", "final_norm.weight",
+                  "final_norm.bias"));
 }
 
 TEST(MakeCatalog, EveryPresetHasAShardMap) {
   for (const std::string& preset : PresetNames()) {
-    const auto map = vps::LayoutShardMap::Make(CatalogOf(preset), *vps::ParseLayout("tp=2,pp=3,dp=3,zero=1"));
+    const auto map =
+        vps::LayoutShardMap::Make(CatalogOf(preset), *vps::ParseLayout("tp=2,pp=3,dp=3,zero=1"));
     EXPECT_TRUE(map.ok()) << preset << ": " << map.status().ToString();
   }
 }
@@ -84,9 +89,11 @@ TEST(CheckLayout, RefusesWhatDoesNotFitWithTheNumbers) {
     return status.message();
   };
   EXPECT_TRUE(CheckLayout(config, *vps::ParseLayout("tp=3,pp=3,dp=3,zero=1")).ok());
-  EXPECT_EQ(error("tp=5"), "tp=5: 4 key-value heads do not split over 5 positions; right is tp=1 to tp=4");
+  EXPECT_EQ(error("tp=5"),
+            "tp=5: 4 key-value heads do not split over 5 positions; right is tp=1 to tp=4");
   EXPECT_EQ(error("pp=8"), "pp=8: 7 layers do not fill 8 stages; right is pp=1 to pp=7");
-  EXPECT_EQ(error("pp=2,split=7+0"), "split: stage 1 has no layer; right is at least 1 of the 7 layers per stage");
+  EXPECT_EQ(error("pp=2,split=7+0"),
+            "split: stage 1 has no layer; right is at least 1 of the 7 layers per stage");
   EXPECT_EQ(error("pp=2,split=3+3"), "split=3+3 places 6 layers, the model has 7");
   ModelConfig narrow = config;
   narrow.ffn = 2;

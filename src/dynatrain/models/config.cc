@@ -17,7 +17,8 @@ class Reader {
  public:
   explicit Reader(const Json& object) : object_(object) {}
 
-  // A whole number of at least 1. `fallback` stands in for a key that is missing or null; without it that is an error.
+  // A whole number of at least 1. `fallback` stands in for a key that is missing or null; without
+  // it that is an error.
   int64_t Count(const char* key, std::optional<int64_t> fallback = std::nullopt) {
     constexpr int64_t kMax = int64_t{1} << 40;
     const Json* value = Find(key);
@@ -26,7 +27,8 @@ class Reader {
       return fallback.value_or(1);
     }
     if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMax) {
-      Fail(InvalidArgument("key '{}' is {}; right is a whole number of at least 1", key, value->dump()));
+      Fail(InvalidArgument("key '{}' is {}; right is a whole number of at least 1", key,
+                           value->dump()));
       return 1;
     }
     return value->get<int64_t>();
@@ -34,7 +36,8 @@ class Reader {
   int32_t Layers(const char* key) {
     constexpr int64_t kMax = 100000;
     const int64_t layers = Count(key);
-    if (layers > kMax) Fail(InvalidArgument("key '{}' is {}; right is at most {}", key, layers, kMax));
+    if (layers > kMax)
+      Fail(InvalidArgument("key '{}' is {}; right is at most {}", key, layers, kMax));
     return static_cast<int32_t>(std::min(layers, kMax));
   }
   double Positive(const char* key, double fallback) {
@@ -133,14 +136,16 @@ ModelConfig ReadGpt2(Reader* reader) {
   config.tied = reader->Flag("tie_word_embeddings", true);
   config.qkv_bias = config.out_bias = config.mlp_bias = true;
   if (config.hidden % config.heads != 0) {
-    reader->Fail(InvalidArgument("n_embd={} is not a multiple of n_head={}", config.hidden, config.heads));
+    reader->Fail(
+        InvalidArgument("n_embd={} is not a multiple of n_head={}", config.hidden, config.heads));
   }
   return config;
 }
 
 Status CheckConfig(const ModelConfig& config) {
   if (config.heads % config.kv_heads != 0) {
-    return InvalidArgument("{} query heads are not a multiple of {} key-value heads", config.heads, config.kv_heads);
+    return InvalidArgument("{} query heads are not a multiple of {} key-value heads", config.heads,
+                           config.kv_heads);
   }
   return Status::Ok();
 }
@@ -163,7 +168,8 @@ Result<ModelConfig> ParseConfig(std::string_view json) {
   } else if (type == "gpt2") {
     config = ReadGpt2(&reader);
   } else {
-    reader.Fail(InvalidArgument("model_type '{}' is not available; available are llama, mistral, gpt2", type));
+    reader.Fail(InvalidArgument(
+        "model_type '{}' is not available; available are llama, mistral, gpt2", type));
   }
   DT_RETURN_IF_ERROR(reader.status());
   DT_RETURN_IF_ERROR(CheckConfig(config));

@@ -1,7 +1,8 @@
 // ModelConfig: what a transformer is made of, read from a Hugging Face config.json or a preset.
 //
 //   ModelConfig config = *LoadModel("llama2-7b");            // a preset
-//   ModelConfig config = *LoadModel("/models/x/config.json");  // a file, or the folder that holds it
+//   ModelConfig config = *LoadModel("/models/x/config.json");  // a file, or the folder that holds
+//   it
 #ifndef DYNATRAIN_MODELS_CONFIG_H_
 #define DYNATRAIN_MODELS_CONFIG_H_
 
@@ -32,8 +33,8 @@ struct ModelConfig {
   double rope_theta = 10000.0;  // kLlama
   std::string rope_scaling;     // its type, as "llama3"; empty: plain rotary positions
   double norm_eps = 1e-5;
-  bool tied = false;       // the head's weight is the embedding's
-  bool qkv_bias = false;   // biases; always on in kGpt
+  bool tied = false;      // the head's weight is the embedding's
+  bool qkv_bias = false;  // biases; always on in kGpt
   bool out_bias = false;
   bool mlp_bias = false;
 
@@ -41,7 +42,8 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// From the text of a config.json of model_type llama, mistral or gpt2. Names the key that is missing or wrong.
+// From the text of a config.json of model_type llama, mistral or gpt2. Names the key that is
+// missing or wrong.
 Result<ModelConfig> ParseConfig(std::string_view json);
 
 // From a preset's name, else from a file or a folder with a config.json.

@@ -11,7 +11,8 @@
 namespace dynatrain::models {
 namespace {
 
-constexpr std::string_view kLlama2 = R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
+constexpr std::string_view kLlama2 =
+    R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
   "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000,
   "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_scaling": null, "tie_word_embeddings": false})";
 
@@ -64,12 +65,16 @@ TEST(ParseConfig, RefusesNamingTheKey) {
   EXPECT_EQ(ErrorOf("[1]"), "not a JSON object");
   EXPECT_EQ(ErrorOf("{}"), "model_type '' is not available; available are llama, mistral, gpt2");
   EXPECT_EQ(ErrorOf(Changed("\"hidden_size\": 8192,", "")), "key 'hidden_size' is missing");
-  EXPECT_EQ(ErrorOf(Changed("28672", "-1")), "key 'intermediate_size' is -1; right is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf(Changed("28672", "2.5")), "key 'intermediate_size' is 2.5; right is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf(Changed(": 80", ": 80000000000")), "key 'num_hidden_layers' is 80000000000; right is at most 100000");
+  EXPECT_EQ(ErrorOf(Changed("28672", "-1")),
+            "key 'intermediate_size' is -1; right is a whole number of at least 1");
+  EXPECT_EQ(ErrorOf(Changed("28672", "2.5")),
+            "key 'intermediate_size' is 2.5; right is a whole number of at least 1");
+  EXPECT_EQ(ErrorOf(Changed(": 80", ": 80000000000")),
+            "key 'num_hidden_layers' is 80000000000; right is at most 100000");
   EXPECT_EQ(ErrorOf(Changed("\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")),
             "64 query heads are not a multiple of 7 key-value heads");
-  EXPECT_EQ(ErrorOf(Changed("false", "\"no\"")), "key 'tie_word_embeddings' is \"no\"; right is true or false");
+  EXPECT_EQ(ErrorOf(Changed("false", "\"no\"")),
+            "key 'tie_word_embeddings' is \"no\"; right is true or false");
   EXPECT_EQ(ErrorOf(Changed("1e-05", "0")), "key 'rms_norm_eps' is 0; right is a number above 0");
   EXPECT_EQ(ErrorOf(Changed("\"rope_scaling\": null", "\"hidden_act\": \"relu\"")),
             "key 'hidden_act' is \"relu\"; available is \"silu\"");
@@ -91,17 +96,20 @@ TEST(ParseConfigProperty, AnyBrokenFileIsReadOrRefused) {
 }
 
 TEST(LoadModel, ReadsFilesAndFolders) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "dynatrain_load_model";
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "dynatrain_load_model";
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "config.json") << kLlama2;
   EXPECT_EQ(LoadModel(folder.string())->hidden, 8192);
   EXPECT_EQ(LoadModel((folder / "config.json").string())->hidden, 8192);
   std::ofstream(folder / "config.json") << "{}";
   EXPECT_EQ(LoadModel(folder.string()).status().message(),
-            (folder / "config.json").string() + ": model_type '' is not available; available are llama, mistral, gpt2");
+            (folder / "config.json").string() +
+                ": model_type '' is not available; available are llama, mistral, gpt2");
   std::filesystem::remove_all(folder);
   EXPECT_THAT(LoadModel("llama9").status().message(),
-              ::testing::StartsWith("model 'llama9' is neither a file nor a preset; presets are llama2-7b, "));
+              ::testing::StartsWith(
+                  "model 'llama9' is neither a file nor a preset; presets are llama2-7b, "));
 }
 
 }  // namespace

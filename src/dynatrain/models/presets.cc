@@ -15,8 +15,8 @@ namespace {
 
 using Family = ModelConfig::Family;
 
-ModelConfig Llama(std::string name, int32_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn,
-                  int64_t vocab, int64_t max_positions) {
+ModelConfig Llama(std::string name, int32_t layers, int64_t hidden, int64_t heads, int64_t kv_heads,
+                  int64_t ffn, int64_t vocab, int64_t max_positions) {
   ModelConfig config;
   config.name = std::move(name);
   config.family = Family::kLlama;
@@ -33,7 +33,8 @@ ModelConfig Llama(std::string name, int32_t layers, int64_t hidden, int64_t head
 
 ModelConfig Gpt(std::string name, int32_t layers, int64_t hidden, int64_t heads, int64_t vocab,
                 int64_t max_positions) {
-  ModelConfig config = Llama(std::move(name), layers, hidden, heads, heads, 4 * hidden, vocab, max_positions);
+  ModelConfig config =
+      Llama(std::move(name), layers, hidden, heads, heads, 4 * hidden, vocab, max_positions);
   config.family = Family::kGpt;
   config.tied = config.qkv_bias = config.out_bias = config.mlp_bias = true;
   return config;
@@ -78,7 +79,8 @@ Result<ModelConfig> LoadModel(const std::string& preset_or_path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file) return Unavailable("model '{}' cannot be read: {}", path.string(), std::strerror(errno));
+  if (!file)
+    return Unavailable("model '{}' cannot be read: {}", path.string(), std::strerror(errno));
   Result<ModelConfig> config = ParseConfig(text.str());
   if (!config.ok()) return config.status().Within(path.string());
   return config;

@@ -23,7 +23,8 @@ namespace dynatrain::vps {
 
 inline constexpr int kMaxDims = 6;
 
-// Up to kMaxDims indices, extents or strides (elements), one per axis. A value type, never on the heap.
+// Up to kMaxDims indices, extents or strides (elements), one per axis. A value type, never on the
+// heap.
 class Coords {
  public:
   Coords() = default;
@@ -47,7 +48,8 @@ class Coords {
   std::span<const int64_t> span() const { return {values_.data(), static_cast<size_t>(dims_)}; }
 
   friend bool operator==(const Coords&, const Coords&) = default;
-  friend auto operator<=>(const Coords&, const Coords&) = default;  // fewer dims first, then lexicographic
+  friend auto operator<=>(const Coords&,
+                          const Coords&) = default;  // fewer dims first, then lexicographic
 
  private:
   int dims_ = 0;
@@ -91,8 +93,8 @@ class Box {
 Box Intersect(const Box& a, const Box& b);
 bool Overlaps(const Box& a, const Box& b);
 
-// The boxes, at most 2 * dims - 1 and in row-major order, that hold exactly the elements [begin, end)
-// of `within` counted in row-major order. Precondition: 0 <= begin <= end <= within.elems().
+// The boxes, at most 2 * dims - 1 and in row-major order, that hold exactly the elements [begin,
+// end) of `within` counted in row-major order. Precondition: 0 <= begin <= end <= within.elems().
 //   FlatRangeBoxes(Box::Whole({3, 4}), 2, 9) == { [0:1, 2:4], [1:2, 0:4], [2:3, 0:1] }
 // Middle runs of whole rows come as one box.
 void AppendFlatRangeBoxes(const Box& within, int64_t begin, int64_t end, std::vector<Box>* boxes);

@@ -99,7 +99,8 @@ TEST(BoxProperty, IntersectionIsWhatBothContain) {
     int64_t both = 0;
     for (int64_t x = 0; x < 10; ++x) {
       for (int64_t y = 0; y < 10; ++y) {
-        EXPECT_EQ(common.Contains(Coords{x, y}), a.Contains(Coords{x, y}) && b.Contains(Coords{x, y}));
+        EXPECT_EQ(common.Contains(Coords{x, y}),
+                  a.Contains(Coords{x, y}) && b.Contains(Coords{x, y}));
         both += common.Contains(Coords{x, y}) ? 1 : 0;
       }
     }

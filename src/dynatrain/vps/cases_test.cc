@@ -1,4 +1,5 @@
-// Faults of the field (uneven sizes, padding, ties, fused weights) on state moved element by element through layouts.
+// Faults of the field (uneven sizes, padding, ties, fused weights) on state moved element by
+// element through layouts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +24,12 @@ class CatalogOf {
  public:
   CatalogOf& Add(std::string name, const Shape& shape, Split split, std::vector<Home> homes,
                  std::vector<KindSpec> kinds = Fp32AdamKinds(), bool trainable = true) {
-    const Status status = catalog_->Add({.name = std::move(name), .shape = shape, .split = std::move(split),
-                                         .homes = std::move(homes), .kinds = std::move(kinds), .trainable = trainable});
+    const Status status = catalog_->Add({.name = std::move(name),
+                                         .shape = shape,
+                                         .split = std::move(split),
+                                         .homes = std::move(homes),
+                                         .kinds = std::move(kinds),
+                                         .trainable = trainable});
     EXPECT_TRUE(status.ok()) << status.ToString();
     return *this;
   }
@@ -49,7 +54,8 @@ State OracleState(const StateCatalog& catalog, const LayoutShardMap& map) {
     const std::vector<Buffer> buffers = map.BuffersOf(rank);
     for (size_t b = 0; b < buffers.size(); ++b) {
       const auto width = static_cast<size_t>(ElemBytes(buffers[b].dtype));
-      std::vector<std::byte>& bytes = state[rank].emplace_back(static_cast<size_t>(buffers[b].bytes()));
+      std::vector<std::byte>& bytes =
+          state[rank].emplace_back(static_cast<size_t>(buffers[b].bytes()));
       const std::vector<Element>& elements = oracle.BuffersOf(rank).at(b).elements;
       for (size_t i = 0; i < elements.size(); ++i) {
         if (elements[i].tensor < 0) continue;
@@ -62,8 +68,10 @@ State OracleState(const StateCatalog& catalog, const LayoutShardMap& map) {
   return state;
 }
 
-// Moves state from layout to layout; after each hop every element is where the oracle puts it, padding is zero.
-void ExpectSurvives(const std::shared_ptr<const StateCatalog>& catalog, const std::vector<std::string>& specs) {
+// Moves state from layout to layout; after each hop every element is where the oracle puts it,
+// padding is zero.
+void ExpectSurvives(const std::shared_ptr<const StateCatalog>& catalog,
+                    const std::vector<std::string>& specs) {
   auto from = MapOf(catalog, specs[0]);
   State state = MakeState(*from, DistinctValue);
   EXPECT_EQ(state, OracleState(*catalog, *from)) << specs[0];
@@ -104,14 +112,17 @@ TEST(CaseC02, FillerThatCrossesTheEndOfTheRealData) {
                            .Add("b", {17}, Split::None(), {Home::Layer(0)})
                            .Add("c", {2}, Split::None(), {Home::Layer(0)})
                            .Done();
-  const std::string rule = "zero_order=forward-contiguous-start:32-end:128";  // 0..55, 64..80, 96..97
+  const std::string rule =
+      "zero_order=forward-contiguous-start:32-end:128";  // 0..55, 64..80, 96..97
   const auto four = MapOf(catalog, "dp=4,zero=1," + rule);
   EXPECT_EQ(four->BucketsOf(0, 0)[0].real_elems, 98);
   EXPECT_EQ(four->BucketsOf(0, 0)[0].elems, 128);
   EXPECT_EQ(HeldElements(*four, Kind::kExpAvg), 75);
   const std::vector<Shard> last = four->ShardsOf(3);
-  EXPECT_EQ(std::count_if(last.begin(), last.end(), [&](const Shard& s) { return s.tensor == 7; }), 1);
-  ExpectSurvives(catalog, {"dp=4,zero=1," + rule, "dp=2,zero=1," + rule, "dp=3,zero=1", "dp=4,zero=1," + rule});
+  EXPECT_EQ(std::count_if(last.begin(), last.end(), [&](const Shard& s) { return s.tensor == 7; }),
+            1);
+  ExpectSurvives(catalog, {"dp=4,zero=1," + rule, "dp=2,zero=1," + rule, "dp=3,zero=1",
+                           "dp=4,zero=1," + rule});
 }
 
 TEST(CaseC03, AlignmentThatDependsOnTheDegree) {
@@ -131,7 +142,8 @@ TEST(CaseC04, OddDegreesAndBucketsPaddedOneByOne) {
                            .Add("a", {3, 6}, Split::None(), {Home::Layer(0)})
                            .Add("b", {17}, Split::None(), {Home::Layer(1)})
                            .Done();
-  ExpectSurvives(catalog, {"dp=2,zero=1", "dp=3,zero=1", "dp=5,zero=1", "dp=7,zero=1", "dp=1,zero=1", "dp=2,zero=1"});
+  ExpectSurvives(catalog, {"dp=2,zero=1", "dp=3,zero=1", "dp=5,zero=1", "dp=7,zero=1",
+                           "dp=1,zero=1", "dp=2,zero=1"});
   for (const int32_t dp : {2, 3, 5, 7}) {
     for (const Bucket& bucket : MapOf(catalog, fmt::format("dp={},zero=1", dp))->BucketsOf(0, 0)) {
       EXPECT_EQ(bucket.elems % dp, 0);
@@ -140,9 +152,11 @@ TEST(CaseC04, OddDegreesAndBucketsPaddedOneByOne) {
   }
 }
 
-// Two ways to store a fused weight: groups of [q q k v] and plain [Q | K | V]. Logical shape [groups, 2 + 2, 2, 3].
+// Two ways to store a fused weight: groups of [q q k v] and plain [Q | K | V]. Logical shape
+// [groups, 2 + 2, 2, 3].
 TEST(CaseC05, TwoConventionsForOneFusedWeight) {
-  const auto catalog = CatalogOf().Add("qkv", {4, 4, 2, 3}, Split::Balanced(0), {Home::Layer(0)}).Done();
+  const auto catalog =
+      CatalogOf().Add("qkv", {4, 4, 2, 3}, Split::Balanced(0), {Home::Layer(0)}).Done();
   // Rank `tp` of `degree` holds [Q | K | V] of its groups, each dense.
   const auto concatenated = [&](int32_t degree) {
     std::vector<ExplicitShardMap::Holding> holdings;
@@ -153,7 +167,8 @@ TEST(CaseC05, TwoConventionsForOneFusedWeight) {
         const auto buffer = static_cast<BufferIndex>(holding.buffers.size());
         holding.buffers.push_back({"qkv", tensor.kind, tensor.dtype, groups * 4 * 6});
         int64_t offset = 0;
-        for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
+        for (const auto& [begin, end] :
+             std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
           const Box box({tp * groups, begin, 0, 0}, {(tp + 1) * groups, end, 2, 3});
           holding.shards.push_back({tensor.id, box, buffer, offset, RowMajorStrides(box.shape())});
           offset += box.elems();
@@ -169,7 +184,8 @@ TEST(CaseC05, TwoConventionsForOneFusedWeight) {
   const auto one = concatenated(1);
   const State state = Reshard(*two, MakeState(*two, DistinctValue), *one);
   std::vector<uint32_t> by_hand;  // all Q rows by head, then K, then V
-  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
+  for (const auto& [begin, end] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 3}, {3, 4}}) {
     for (int64_t group = 0; group < 4; ++group) {
       for (int64_t slot = begin; slot < end; ++slot) {
         for (int64_t i = 0; i < 6; ++i) {
@@ -186,18 +202,22 @@ TEST(CaseC05, TwoConventionsForOneFusedWeight) {
 }
 
 TEST(CaseC05, GateAndUpAsTwoHalves) {
-  const auto catalog = CatalogOf().Add("gate_up", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
+  const auto catalog =
+      CatalogOf().Add("gate_up", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
   ExpectSurvives(catalog, {"tp=2", "tp=1", "tp=4", "tp=3", "tp=2"});
-  const State state = MakeState(*MapOf(catalog, "tp=2"), DistinctValue);  // [gate_1; up_1] on tp position 1
+  const State state =
+      MakeState(*MapOf(catalog, "tp=2"), DistinctValue);  // [gate_1; up_1] on tp position 1
   uint32_t first_up = 0;
   std::memcpy(&first_up, state.at(1).at(0).data() + 4 * 3 * 4, 4);
   EXPECT_EQ(first_up, DistinctValue({0, 8 * 3 + 4 * 3}));
 }
 
 TEST(CaseC06, GateAndUpWhoseTensorParallelPartIsCutOverDp) {
-  const auto catalog = CatalogOf().Add("w13", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
+  const auto catalog =
+      CatalogOf().Add("w13", {2, 8, 3}, Split::Balanced(1), {Home::Layer(0)}).Done();
   ExpectSurvives(catalog, {"tp=2,dp=2,zero=1", "tp=1,dp=4,zero=1", "tp=1,dp=1"});
-  ExpectSurvives(catalog, {"tp=3,dp=5,zero=1", "tp=2,dp=3,zero=1", "tp=1,dp=7,zero=1", "tp=3,dp=5,zero=1"});
+  ExpectSurvives(catalog,
+                 {"tp=3,dp=5,zero=1", "tp=2,dp=3,zero=1", "tp=1,dp=7,zero=1", "tp=3,dp=5,zero=1"});
 }
 
 TEST(CaseC07, PhysicalSizeDividesLogicalSizeDoesNot) {
@@ -205,14 +225,19 @@ TEST(CaseC07, PhysicalSizeDividesLogicalSizeDoesNot) {
   ExpectSurvives(CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1), {Home::Layer(0)}).Done(),
                  {"tp=1", "tp=2", "tp=3", "tp=1"});
   // Declared as indivisible blocks it is refused, though 2F divides.
-  const auto blocked = CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1, 3), {Home::Layer(0)}).Done();
+  const auto blocked =
+      CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1, 3), {Home::Layer(0)}).Done();
   EXPECT_EQ(LayoutShardMap::Make(blocked, {.tp = 2}).status().message(),
-            "tensor gate_up: axis 1 of 3 in blocks of 3 does not split over tp=2: the cut at 2 falls inside a block");
-  // Two groups of 4 rows and one gate row per group at the tail: rows 10, block 5 with its row moved into the group.
-  const auto tail = CatalogOf().Add("qkv_gate", {10, 4}, Split::Balanced(0, 5), {Home::Layer(0)}).Done();
+            "tensor gate_up: axis 1 of 3 in blocks of 3 does not split over tp=2: the cut at 2 "
+            "falls inside a block");
+  // Two groups of 4 rows and one gate row per group at the tail: rows 10, block 5 with its row
+  // moved into the group.
+  const auto tail =
+      CatalogOf().Add("qkv_gate", {10, 4}, Split::Balanced(0, 5), {Home::Layer(0)}).Done();
   ExpectSurvives(tail, {"tp=1", "tp=2"});
   EXPECT_THAT(LayoutShardMap::Make(tail, {.tp = 4}).status().message(),
-              ::testing::HasSubstr("tensor qkv_gate: axis 0 of 10 in blocks of 5 does not split over tp=4"));
+              ::testing::HasSubstr(
+                  "tensor qkv_gate: axis 0 of 10 in blocks of 5 does not split over tp=4"));
 }
 
 TEST(CaseC08, DataAndTensorParallelOnOneUnevenDimension) {
@@ -232,7 +257,8 @@ TEST(CaseC09, ShardsOfSizeZero) {
                            .Add("six", {6, 2}, Split::Chunk(0), {Home::Layer(0)})
                            .Add("one", {1, 3}, Split::Chunk(0), {Home::Layer(0)})
                            .Done();
-  ExpectSurvives(catalog, {"tp=4", "tp=3", "tp=5", "tp=4", "tp=4,dp=3,zero=1", "tp=5,dp=2,zero=1", "tp=4"});
+  ExpectSurvives(catalog,
+                 {"tp=4", "tp=3", "tp=5", "tp=4", "tp=4,dp=3,zero=1", "tp=5,dp=2,zero=1", "tp=4"});
   const auto four = MapOf(catalog, "tp=4");
   EXPECT_TRUE(four->ShardsOf(3).empty());
   EXPECT_EQ(four->BuffersOf(3).size(), 3u);
@@ -243,7 +269,8 @@ TEST(CaseC10, UnevenStagesMoveEveryLayer) {
   const auto layers = [](int32_t count) {
     CatalogOf catalog;
     catalog.Add("embedding", {3, 2}, Split::Balanced(0), {Home::Embedding()});
-    for (int32_t i = 0; i < count; ++i) catalog.Add(fmt::format("layers.{}", i), {3}, Split::None(), {Home::Layer(i)});
+    for (int32_t i = 0; i < count; ++i)
+      catalog.Add(fmt::format("layers.{}", i), {3}, Split::None(), {Home::Layer(i)});
     catalog.Add("head", {3, 2}, Split::Balanced(0), {Home::Head()});
     return catalog.Done();
   };
@@ -253,15 +280,19 @@ TEST(CaseC10, UnevenStagesMoveEveryLayer) {
 }
 
 TEST(CaseC12, TiedEmbeddingAcrossStages) {
-  const auto catalog = CatalogOf()
-                           .Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()})
-                           .Add("layers.0", {5}, Split::None(), {Home::Layer(0)})
-                           .Add("layers.1", {4}, Split::None(), {Home::Layer(1)})
-                           .Add("final_norm", {3}, Split::None(), {Home::Head()})
-                           .Done();
+  const auto catalog =
+      CatalogOf()
+          .Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()})
+          .Add("layers.0", {5}, Split::None(), {Home::Layer(0)})
+          .Add("layers.1", {4}, Split::None(), {Home::Layer(1)})
+          .Add("final_norm", {3}, Split::None(), {Home::Head()})
+          .Done();
   ExpectSurvives(catalog, {"pp=1", "pp=2", "pp=4", "pp=1"});
-  ExpectSurvives(catalog, {"pp=2,dp=3,zero=1", "pp=1,dp=2,zero=1", "tp=2,pp=2,dp=2,zero=1,zero_order=reverse-contiguous"});
-  const auto copies = [&](const std::string& spec) { return HeldElements(*MapOf(catalog, spec), Kind::kExpAvg) - 12; };
+  ExpectSurvives(catalog, {"pp=2,dp=3,zero=1", "pp=1,dp=2,zero=1",
+                           "tp=2,pp=2,dp=2,zero=1,zero_order=reverse-contiguous"});
+  const auto copies = [&](const std::string& spec) {
+    return HeldElements(*MapOf(catalog, spec), Kind::kExpAvg) - 12;
+  };
   EXPECT_EQ(copies("pp=1"), 12) << "one storage, one optimizer entry";
   EXPECT_EQ(copies("pp=2"), 24);
   EXPECT_EQ(copies("pp=4"), 24);
@@ -269,13 +300,17 @@ TEST(CaseC12, TiedEmbeddingAcrossStages) {
 
 TEST(CaseC12, UnequalCopiesAreReported) {
   const auto catalog =
-      CatalogOf().Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()}).Done();
+      CatalogOf()
+          .Add("embedding", {6, 2}, Split::Balanced(0), {Home::Embedding(), Home::Head()})
+          .Done();
   const auto map = MapOf(catalog, "pp=2,dp=2,zero=1");
   State state = MakeState(*map, DistinctValue);
   const auto replica_sum = [&] {
     StateDigest total;
     for (const RankId rank : map->Ranks()) {
-      const BufferReader buffers = [&](BufferIndex b) { return ConstByteSpan(state.at(rank).at(static_cast<size_t>(b))); };
+      const BufferReader buffers = [&](BufferIndex b) {
+        return ConstByteSpan(state.at(rank).at(static_cast<size_t>(b)));
+      };
       total = Combine(total, DigestOfRank(*map, rank, buffers, 1));
     }
     return total.replica;
@@ -292,19 +327,22 @@ TEST(CaseC14, EmptyTensorsAndMorePositionsThanHeads) {
                            .Done();
   ExpectSurvives(catalog, {"tp=4", "tp=1,dp=3,zero=1", "tp=4,dp=2,zero=1", "tp=2"});
   int visits = 0;
-  MapOf(catalog, "tp=4")->VisitHolders(0, Box::Whole({0, 8}), [&](const Box&, const HolderSet&) { ++visits; });
+  MapOf(catalog, "tp=4")->VisitHolders(0, Box::Whole({0, 8}), [&](const Box&, const HolderSet&) {
+    ++visits;
+  });
   EXPECT_EQ(visits, 0);
 }
 
 TEST(CaseC18, ParametersWithoutOptimizerState) {
   const std::vector<KindSpec> bare = {{Kind::kParam, DType::kF32}};
-  const auto catalog = CatalogOf()
-                           .Add("p0", {7}, Split::None(), {Home::Layer(0)})
-                           .Add("p1", {5}, Split::None(), {Home::Layer(0)}, bare)
-                           .Add("p2", {3, 3}, Split::None(), {Home::Layer(0)}, Fp32AdamKinds(), false)
-                           .Add("p3", {4}, Split::None(), {Home::Layer(0)}, bare, false)
-                           .Add("p4", {2}, Split::None(), {Home::Layer(0)})
-                           .Done();
+  const auto catalog =
+      CatalogOf()
+          .Add("p0", {7}, Split::None(), {Home::Layer(0)})
+          .Add("p1", {5}, Split::None(), {Home::Layer(0)}, bare)
+          .Add("p2", {3, 3}, Split::None(), {Home::Layer(0)}, Fp32AdamKinds(), false)
+          .Add("p3", {4}, Split::None(), {Home::Layer(0)}, bare, false)
+          .Add("p4", {2}, Split::None(), {Home::Layer(0)})
+          .Done();
   ExpectSurvives(catalog, {"dp=2,zero=1", "dp=3,zero=1", "dp=1", "dp=2,zero=1"});
   const auto map = MapOf(catalog, "dp=2,zero=1");
   EXPECT_EQ(HeldElements(*map, Kind::kExpAvg), 7 + 9 + 2);

@@ -16,15 +16,17 @@ struct DTypeInfo {
   ByteCount bytes;
 };
 constexpr std::array kDTypes = {
-    DTypeInfo{DType::kF32, "fp32", 4}, DTypeInfo{DType::kBF16, "bf16", 2}, DTypeInfo{DType::kF16, "fp16", 2},
-    DTypeInfo{DType::kF64, "fp64", 8}, DTypeInfo{DType::kI64, "int64", 8}, DTypeInfo{DType::kI32, "int32", 4},
+    DTypeInfo{DType::kF32, "fp32", 4},  DTypeInfo{DType::kBF16, "bf16", 2},
+    DTypeInfo{DType::kF16, "fp16", 2},  DTypeInfo{DType::kF64, "fp64", 8},
+    DTypeInfo{DType::kI64, "int64", 8}, DTypeInfo{DType::kI32, "int32", 4},
     DTypeInfo{DType::kU8, "uint8", 1}};
 
-constexpr std::array<std::pair<Kind, std::string_view>, 5> kKinds = {{{Kind::kParam, "param"},
-                                                                      {Kind::kGrad, "grad"},
-                                                                      {Kind::kMaster, "master"},
-                                                                      {Kind::kExpAvg, "exp_avg"},
-                                                                      {Kind::kExpAvgSq, "exp_avg_sq"}}};
+constexpr std::array<std::pair<Kind, std::string_view>, 5> kKinds = {
+    {{Kind::kParam, "param"},
+     {Kind::kGrad, "grad"},
+     {Kind::kMaster, "master"},
+     {Kind::kExpAvg, "exp_avg"},
+     {Kind::kExpAvgSq, "exp_avg_sq"}}};
 
 constexpr int64_t kMaxElems = int64_t{1} << 62;
 constexpr ByteCount kMaxBytes = ByteCount{1} << 62;
@@ -118,7 +120,8 @@ Result<Kind> ParseKind(std::string_view name) {
   for (const auto& [kind, kind_name] : kKinds) {
     if (kind_name == name) return kind;
   }
-  return InvalidArgument("unknown kind '{}'; known are param, grad, master, exp_avg, exp_avg_sq", name);
+  return InvalidArgument("unknown kind '{}'; known are param, grad, master, exp_avg, exp_avg_sq",
+                         name);
 }
 
 AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t part) {
@@ -145,7 +148,8 @@ AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t p
 }
 
 std::vector<KindSpec> Fp32AdamKinds() {
-  return {{Kind::kParam, DType::kF32}, {Kind::kExpAvg, DType::kF32}, {Kind::kExpAvgSq, DType::kF32}};
+  return {
+      {Kind::kParam, DType::kF32}, {Kind::kExpAvg, DType::kF32}, {Kind::kExpAvgSq, DType::kF32}};
 }
 
 std::vector<KindSpec> Bf16AdamKinds() {
@@ -169,7 +173,8 @@ Status StateCatalog::Add(Parameter parameter) {
   for (const KindSpec& spec : p.kinds) {
     bytes += static_cast<__int128>(ElemCount(p.shape)) * ElemBytes(spec.dtype);
   }
-  if (bytes > kMaxBytes) return InvalidArgument("the state would exceed 2^62 bytes").Within(context);
+  if (bytes > kMaxBytes)
+    return InvalidArgument("the state would exceed 2^62 bytes").Within(context);
   total_bytes_ = static_cast<ByteCount>(bytes);
   const auto id = static_cast<ParameterId>(parameters_.size());
   first_tensor_.push_back(static_cast<TensorId>(tensors_.size()));

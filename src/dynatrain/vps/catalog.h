@@ -1,7 +1,8 @@
 // What exists: the logical, unsharded tensors of a training job's state.
 //
-// A Parameter is one logical tensor of the model with its split rule and its homes in the pipeline. Each
-// kind of state kept for it (the parameter itself, moments, ...) is a StateTensor of the same shape.
+// A Parameter is one logical tensor of the model with its split rule and its homes in the pipeline.
+// Each kind of state kept for it (the parameter itself, moments, ...) is a StateTensor of the same
+// shape.
 //
 //   Parameter qkv{.name = "layers.3.attn.qkv", .shape = {kv_heads, q_per_kv + 2, head_dim, hidden},
 //                 .split = Split::Balanced(0), .homes = {Home::Layer(3)}};
@@ -52,8 +53,9 @@ struct Split {
   friend bool operator==(const Split&, const Split&) = default;
 };
 
-// [begin, end) of part `part` of `parts` of an axis of `extent` (balanced: the first extent mod parts parts get
-// one more; chunk: parts of ceil(extent / parts), the last ones short or empty). In units of elements.
+// [begin, end) of part `part` of `parts` of an axis of `extent` (balanced: the first extent mod
+// parts parts get one more; chunk: parts of ceil(extent / parts), the last ones short or empty). In
+// units of elements.
 struct AxisRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -61,7 +63,8 @@ struct AxisRange {
 };
 AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t part);
 
-// The place of a parameter in the pipeline. Stages are built from homes in the order embedding, layers, head.
+// The place of a parameter in the pipeline. Stages are built from homes in the order embedding,
+// layers, head.
 struct Home {
   enum class Place : uint8_t { kEmbedding, kLayer, kHead };
   Place place = Place::kLayer;
@@ -83,10 +86,12 @@ struct Parameter {
   std::string name;
   Shape shape;
   Split split = {};
-  std::vector<Home> homes = {};  // more than one: tied; copies on different stages must agree bitwise
+  std::vector<Home> homes =
+      {};  // more than one: tied; copies on different stages must agree bitwise
   // The state that exists for it, ordered by Kind; a parameter may have no moments.
   std::vector<KindSpec> kinds = {};
-  bool trainable = true;     // only trainable parameters take part in flat gradient and optimizer buffers
+  bool trainable =
+      true;  // only trainable parameters take part in flat gradient and optimizer buffers
   bool weight_decay = true;  // belongs to the optimizer's decay group
 };
 
@@ -105,12 +110,13 @@ std::vector<KindSpec> Fp32AdamKinds();
 // bf16 parameters with fp32 master, exp_avg and exp_avg_sq (14 bytes per element).
 std::vector<KindSpec> Bf16AdamKinds();
 
-// An append-only list; ids are positions, equal on every rank because every rank registers in the same order.
-// Immutable once shared; then any thread may read.
+// An append-only list; ids are positions, equal on every rank because every rank registers in the
+// same order. Immutable once shared; then any thread may read.
 class StateCatalog {
  public:
-  // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents, more than kMaxDims
-  // axes, a split axis outside the shape, explicit sizes that do not add up, element counts and a state in bytes beyond 2^62.
+  // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents,
+  // more than kMaxDims axes, a split axis outside the shape, explicit sizes that do not add up,
+  // element counts and a state in bytes beyond 2^62.
   Status Add(Parameter parameter);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -123,7 +129,7 @@ class StateCatalog {
   std::string NameOf(TensorId id) const;  // "layers.3.attn.qkv/exp_avg"
   std::optional<TensorId> Find(ParameterId parameter, Kind kind) const;
   std::optional<ParameterId> FindParameter(std::string_view name) const;
-  int num_layers() const { return num_layers_; }  // 1 + the largest layer index of any home
+  int num_layers() const { return num_layers_; }          // 1 + the largest layer index of any home
   ByteCount total_bytes() const { return total_bytes_; }  // of the whole unsharded state
   // Equal catalogs, and only those, have equal fingerprints.
   uint64_t Fingerprint() const;

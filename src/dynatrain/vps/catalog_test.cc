@@ -7,7 +7,10 @@ namespace dynatrain::vps {
 namespace {
 
 Parameter Weight(std::string name) {
-  return {.name = std::move(name), .shape = {6, 4}, .split = Split::Balanced(0), .homes = {Home::Layer(2)},
+  return {.name = std::move(name),
+          .shape = {6, 4},
+          .split = Split::Balanced(0),
+          .homes = {Home::Layer(2)},
           .kinds = Fp32AdamKinds()};
 }
 
@@ -66,20 +69,25 @@ TEST(StateCatalog, RefusesByName) {
   EXPECT_EQ(error([](Parameter* p) { p->homes.clear(); }), "parameter x: no home in the pipeline");
   EXPECT_EQ(error([](Parameter* p) { p->homes = {Home::Head(), Home::Head()}; }),
             "parameter x: the same home is listed twice");
-  EXPECT_EQ(error([](Parameter* p) { p->homes = {Home::Layer(-1)}; }), "parameter x: home in layer -1; layers start at 0");
+  EXPECT_EQ(error([](Parameter* p) { p->homes = {Home::Layer(-1)}; }),
+            "parameter x: home in layer -1; layers start at 0");
   EXPECT_EQ(error([](Parameter* p) { p->kinds.clear(); }), "parameter x: no kinds of state");
-  EXPECT_EQ(error([](Parameter* p) { p->kinds.push_back(p->kinds[0]); }), "parameter x: kind param is listed twice");
-  EXPECT_EQ(error([](Parameter* p) { p->shape = {0, -1}; }), "parameter x: an axis has the negative extent -1");
+  EXPECT_EQ(error([](Parameter* p) { p->kinds.push_back(p->kinds[0]); }),
+            "parameter x: kind param is listed twice");
+  EXPECT_EQ(error([](Parameter* p) { p->shape = {0, -1}; }),
+            "parameter x: an axis has the negative extent -1");
   EXPECT_EQ(error([](Parameter* p) { p->shape = {int64_t{1} << 40, int64_t{1} << 40}; }),
             "parameter x: more than 2^62 elements");
   EXPECT_EQ(error([](Parameter* p) { p->shape = {int64_t{1} << 31, int64_t{1} << 31}; }),
             "parameter x: the state would exceed 2^62 bytes");
-  EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(2); }), "parameter x: split axis 2 is outside its 2 axes");
+  EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(2); }),
+            "parameter x: split axis 2 is outside its 2 axes");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Explicit(0, {2, 3}); }),
             "parameter x: explicit split sizes sum to 5, axis 0 has 6");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Explicit(0, {7, -1}); }),
             "parameter x: explicit split has the negative size -1");
-  EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(0, 0); }), "parameter x: split block 0 is not positive");
+  EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(0, 0); }),
+            "parameter x: split block 0 is not positive");
   EXPECT_EQ(catalog.parameters().size(), 1u);
 }
 
@@ -109,10 +117,12 @@ TEST(StateCatalog, FingerprintSeesEveryField) {
 }
 
 TEST(Names, ParseBack) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64, DType::kI32, DType::kU8}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64,
+                            DType::kI32, DType::kU8}) {
     EXPECT_EQ(*ParseDType(DTypeName(dtype)), dtype);
   }
-  for (const Kind kind : {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
+  for (const Kind kind :
+       {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
     EXPECT_EQ(*ParseKind(KindName(kind)), kind);
   }
   EXPECT_EQ(ParseDType("fp8").status().message(),

@@ -36,7 +36,8 @@ struct ElemHash {
     bits_key = Mix64(seed);
     index_key = Mix64(seed + 1);
   }
-  // Folded 128-bit product (as in wyhash), then one more multiplication to spread it over all 64 bits.
+  // Folded 128-bit product (as in wyhash), then one more multiplication to spread it over all 64
+  // bits.
   uint64_t operator()(uint64_t index, uint64_t bits) const {
     const Uint128 product =
         static_cast<Uint128>(bits ^ bits_key) * ((index * 0x9e3779b97f4a7c15ULL + index_key) | 1);
@@ -45,9 +46,11 @@ struct ElemHash {
   }
 };
 
-// Sum over `count` elements of logical indices index, index + 1, ... that lie `stride` elements apart.
+// Sum over `count` elements of logical indices index, index + 1, ... that lie `stride` elements
+// apart.
 template <class Bits>
-uint64_t SumOfRun(const ElemHash& hash, const std::byte* data, int64_t count, int64_t stride, int64_t index) {
+uint64_t SumOfRun(const ElemHash& hash, const std::byte* data, int64_t count, int64_t stride,
+                  int64_t index) {
   uint64_t sum = 0;
   const auto first = static_cast<uint64_t>(index);
   for (int64_t i = 0; i < count; ++i) {
@@ -58,8 +61,8 @@ uint64_t SumOfRun(const ElemHash& hash, const std::byte* data, int64_t count, in
   return sum;
 }
 
-uint64_t SumOfRun(const ElemHash& hash, ByteCount elem_bytes, const std::byte* data, int64_t count, int64_t stride,
-                  int64_t index) {
+uint64_t SumOfRun(const ElemHash& hash, ByteCount elem_bytes, const std::byte* data, int64_t count,
+                  int64_t stride, int64_t index) {
   switch (elem_bytes) {
     case 1:
       return SumOfRun<uint8_t>(hash, data, count, stride, index);
@@ -74,22 +77,26 @@ uint64_t SumOfRun(const ElemHash& hash, ByteCount elem_bytes, const std::byte* d
   }
 }
 
-// Where the elements of a box lie: element x at data + sum_a (x[a] - box.lo[a]) * strides[a] elements.
+// Where the elements of a box lie: element x at data + sum_a (x[a] - box.lo[a]) * strides[a]
+// elements.
 struct Region {
   Box box;
   const std::byte* data;
   Coords strides;
 };
 
-uint64_t SumOfBox(const ElemHash& hash, const Shape& shape, ByteCount elem_bytes, const Region& region) {
+uint64_t SumOfBox(const ElemHash& hash, const Shape& shape, ByteCount elem_bytes,
+                  const Region& region) {
   const Box& box = region.box;
   if (box.empty()) return 0;
   const Coords logical = RowMajorStrides(shape);
-  // The axes from `run_axis` on are one run: consecutive in the logical order, `stride` apart in memory.
+  // The axes from `run_axis` on are one run: consecutive in the logical order, `stride` apart in
+  // memory.
   int run_axis = std::max(box.dims() - 1, 0);
   int64_t run = box.dims() == 0 ? 1 : box.extent(run_axis);
   const int64_t stride = box.dims() == 0 ? 1 : region.strides[run_axis];
-  while (run_axis > 0 && run == logical[run_axis - 1] && region.strides[run_axis - 1] == run * stride) {
+  while (run_axis > 0 && run == logical[run_axis - 1] &&
+         region.strides[run_axis - 1] == run * stride) {
     --run_axis;
     run *= box.extent(run_axis);
   }
@@ -116,7 +123,9 @@ uint64_t SumOfBox(const ElemHash& hash, const Shape& shape, ByteCount elem_bytes
 
 // c_i = r(i) - r(i + 1 mod m): each is a random-looking number, all m add up to zero.
 uint64_t ReplicaCoefficient(uint64_t part_key, int64_t index, int64_t count) {
-  const auto draw = [part_key](int64_t i) { return Reduce(Mix64(part_key ^ Mix64(static_cast<uint64_t>(i)))); };
+  const auto draw = [part_key](int64_t i) {
+    return Reduce(Mix64(part_key ^ Mix64(static_cast<uint64_t>(i))));
+  };
   return SubMod(draw(index), draw((index + 1) % count));
 }
 
@@ -134,7 +143,8 @@ StateDigest Combine(const StateDigest& a, const StateDigest& b) {
   return {a.digest + b.digest, AddMod(a.replica, b.replica)};
 }
 
-StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& buffers, uint64_t key) {
+StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& buffers,
+                         uint64_t key) {
   StateDigest total;
   for (const Shard& shard : map.ShardsOf(rank)) {
     const StateTensor& tensor = map.catalog().tensor(shard.tensor);
@@ -151,7 +161,8 @@ StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& b
       DT_CHECK(offset >= 0 && offset * elem_bytes < static_cast<ByteCount>(bytes.size()));
       const uint64_t sum = SumOfBox(hash, map.catalog().shape_of(shard.tensor), elem_bytes,
                                     {part, bytes.data() + offset * elem_bytes, shard.strides});
-      const uint64_t weight = ReplicaCoefficient(PartKey(key, shard.tensor, part), *index, holders.size());
+      const uint64_t weight =
+          ReplicaCoefficient(PartKey(key, shard.tensor, part), *index, holders.size());
       total = Combine(total, {*index == 0 ? sum : 0, MulMod(weight, Reduce(sum))});
     });
   }

@@ -1,9 +1,11 @@
-// Digest: a number of the whole logical state that is the same in every layout, and the replica check.
+// Digest: a number of the whole logical state that is the same in every layout, and the replica
+// check.
 //
-// Digest of a tensor = sum mod 2^64 over its elements of h(tensor, kind, dtype, logical row-major index, raw bits). Bits
-// count, not values; padding does not; an element that many ranks hold counts once (its first holder adds it).
-// Replica check: the m holders of a part weight their sums over it with keyed coefficients that add up to zero mod
-// p = 2^61 - 1; the job-wide sum is zero iff (up to chance 1/p) all holders have the same bits.
+// Digest of a tensor = sum mod 2^64 over its elements of h(tensor, kind, dtype, logical row-major
+// index, raw bits). Bits count, not values; padding does not; an element that many ranks hold
+// counts once (its first holder adds it). Replica check: the m holders of a part weight their sums
+// over it with keyed coefficients that add up to zero mod p = 2^61 - 1; the job-wide sum is zero
+// iff (up to chance 1/p) all holders have the same bits.
 #ifndef DYNATRAIN_VPS_DIGEST_H_
 #define DYNATRAIN_VPS_DIGEST_H_
 
@@ -27,9 +29,10 @@ StateDigest Combine(const StateDigest& a, const StateDigest& b);
 // The bytes of one buffer of the rank, valid during the call.
 using BufferReader = std::function<ConstByteSpan(BufferIndex)>;
 
-// The contribution of `rank`, from its own shards alone. `key` seeds the coefficients: equal on all ranks of one check.
-// Any thread; reads only.
-StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& buffers, uint64_t key);
+// The contribution of `rank`, from its own shards alone. `key` seeds the coefficients: equal on all
+// ranks of one check. Any thread; reads only.
+StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& buffers,
+                         uint64_t key);
 
 // Oracle for tests and tools: digest of one whole dense row-major tensor.
 uint64_t DigestOfTensor(const StateCatalog& catalog, TensorId tensor, ConstByteSpan dense);

@@ -34,7 +34,8 @@ uint64_t DigestOfWhole(const StateCatalog& catalog, const testing::ValueFunction
   uint64_t digest = 0;
   for (const StateTensor& tensor : catalog.tensors()) {
     const auto width = static_cast<size_t>(ElemBytes(tensor.dtype));
-    std::vector<std::byte> dense(static_cast<size_t>(ElemCount(catalog.shape_of(tensor.id))) * width);
+    std::vector<std::byte> dense(static_cast<size_t>(ElemCount(catalog.shape_of(tensor.id))) *
+                                 width);
     for (size_t i = 0; i < dense.size() / width; ++i) {
       const uint64_t bits = value({tensor.id, static_cast<int64_t>(i)});
       std::memcpy(dense.data() + i * width, &bits, width);
@@ -58,7 +59,8 @@ TEST(DigestProperty, IsTheSameInEveryLayout) {
   }
 }
 
-// One flipped bit anywhere changes the digest (first holder) or the replica sum (any holder), and padding changes nothing.
+// One flipped bit anywhere changes the digest (first holder) or the replica sum (any holder), and
+// padding changes nothing.
 TEST(DigestProperty, SeesEveryByteOfStateAndNoPadding) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);
@@ -74,7 +76,8 @@ TEST(DigestProperty, SeesEveryByteOfStateAndNoPadding) {
       for (size_t b = 0; b < buffers.size(); ++b) {
         if (buffers[b].elems == 0) continue;
         const int64_t at = random.Between(0, buffers[b].elems - 1);
-        std::byte& flipped = state.at(rank)[b][static_cast<size_t>(at * ElemBytes(buffers[b].dtype))];
+        std::byte& flipped =
+            state.at(rank)[b][static_cast<size_t>(at * ElemBytes(buffers[b].dtype))];
         flipped ^= std::byte{1} << static_cast<int>(random.Between(0, 7));
         const StateDigest after = DigestOf(*map, state);
         if (painted[b].elements[static_cast<size_t>(at)].tensor < 0) {
@@ -91,8 +94,13 @@ TEST(DigestProperty, SeesEveryByteOfStateAndNoPadding) {
 std::shared_ptr<const StateCatalog> TwoLayers() {
   auto catalog = std::make_shared<StateCatalog>();
   for (int layer = 0; layer < 2; ++layer) {
-    EXPECT_TRUE(catalog->Add({.name = fmt::format("layers.{}.w", layer), .shape = {4, 3}, .split = Split::Balanced(0),
-                              .homes = {Home::Layer(layer)}, .kinds = {{Kind::kParam, DType::kF32}}}).ok());
+    EXPECT_TRUE(catalog
+                    ->Add({.name = fmt::format("layers.{}.w", layer),
+                           .shape = {4, 3},
+                           .split = Split::Balanced(0),
+                           .homes = {Home::Layer(layer)},
+                           .kinds = {{Kind::kParam, DType::kF32}}})
+                    .ok());
   }
   return catalog;
 }
@@ -101,7 +109,8 @@ TEST(Digest, SeesSwappedLayers) {
   const auto catalog = TwoLayers();
   const auto map = *LayoutShardMap::Make(catalog, *ParseLayout("tp=2,pp=2,dp=2"));
   const auto swapped = [](const Element& e) { return DistinctValue({1 - e.tensor, e.index}); };
-  EXPECT_NE(DigestOf(*map, MakeState(*map, swapped)).digest, DigestOf(*map, MakeState(*map, DistinctValue)).digest);
+  EXPECT_NE(DigestOf(*map, MakeState(*map, swapped)).digest,
+            DigestOf(*map, MakeState(*map, DistinctValue)).digest);
 }
 
 TEST(Digest, SeesAStaleReplica) {
@@ -119,22 +128,34 @@ TEST(Digest, SeesAStaleReplica) {
 
 TEST(Digest, CountsBitsNotValues) {
   auto catalog = std::make_shared<StateCatalog>();
-  ASSERT_TRUE(catalog->Add({.name = "scalar", .shape = {}, .split = Split::None(), .homes = {Home::Layer(0)},
-                            .kinds = {{Kind::kParam, DType::kF32}}}).ok());
+  ASSERT_TRUE(catalog
+                  ->Add({.name = "scalar",
+                         .shape = {},
+                         .split = Split::None(),
+                         .homes = {Home::Layer(0)},
+                         .kinds = {{Kind::kParam, DType::kF32}}})
+                  .ok());
   std::set<uint64_t> digests;
   const std::vector<float> values = {0.0F, -0.0F, 1.0F, std::nanf("1"), std::nanf("2"), INFINITY};
-  for (const float value : values) digests.insert(DigestOfTensor(*catalog, 0, std::as_bytes(std::span(&value, 1))));
+  for (const float value : values)
+    digests.insert(DigestOfTensor(*catalog, 0, std::as_bytes(std::span(&value, 1))));
   EXPECT_EQ(digests.size(), values.size());
 }
 
 TEST(Digest, DependsOnTensorKindDTypeAndIndex) {
   auto catalog = std::make_shared<StateCatalog>();
   for (const char* name : {"a", "b"}) {
-    ASSERT_TRUE(catalog->Add({.name = name, .shape = {2}, .split = Split::None(), .homes = {Home::Layer(0)},
-                              .kinds = {{Kind::kParam, DType::kI32}, {Kind::kExpAvg, DType::kF32}}}).ok());
+    ASSERT_TRUE(catalog
+                    ->Add({.name = name,
+                           .shape = {2},
+                           .split = Split::None(),
+                           .homes = {Home::Layer(0)},
+                           .kinds = {{Kind::kParam, DType::kI32}, {Kind::kExpAvg, DType::kF32}}})
+                    .ok());
   }
   std::set<uint64_t> digests;
-  for (const std::array<uint32_t, 2>& bits : {std::array<uint32_t, 2>{1, 2}, std::array<uint32_t, 2>{2, 1}}) {
+  for (const std::array<uint32_t, 2>& bits :
+       {std::array<uint32_t, 2>{1, 2}, std::array<uint32_t, 2>{2, 1}}) {
     for (TensorId tensor = 0; tensor < 4; ++tensor) {
       digests.insert(DigestOfTensor(*catalog, tensor, std::as_bytes(std::span(bits))));
     }
@@ -145,17 +166,23 @@ TEST(Digest, DependsOnTensorKindDTypeAndIndex) {
 // C13: what lies transposed or apart in memory has the digest of its logical order.
 TEST(CaseC13, StridedViewsHaveTheLogicalDigest) {
   auto catalog = std::make_shared<StateCatalog>();
-  ASSERT_TRUE(catalog->Add({.name = "w", .shape = {6, 8}, .split = Split::None(), .homes = {Home::Layer(0)},
-                            .kinds = {{Kind::kParam, DType::kBF16}}}).ok());
+  ASSERT_TRUE(catalog
+                  ->Add({.name = "w",
+                         .shape = {6, 8},
+                         .split = Split::None(),
+                         .homes = {Home::Layer(0)},
+                         .kinds = {{Kind::kParam, DType::kBF16}}})
+                  .ok());
   const Buffer buffer{.name = "w", .kind = Kind::kParam, .dtype = DType::kBF16, .elems = 200};
-  const auto rows = *ExplicitShardMap::Make(catalog, {{0, {buffer}, {{0, Box({0, 0}, {3, 8}), 0, 4, {9, 1}}}},
-                                                      {1, {buffer}, {{0, Box({3, 0}, {6, 8}), 0, 0, {24, 3}}}}});
+  const auto rows =
+      *ExplicitShardMap::Make(catalog, {{0, {buffer}, {{0, Box({0, 0}, {3, 8}), 0, 4, {9, 1}}}},
+                                        {1, {buffer}, {{0, Box({3, 0}, {6, 8}), 0, 0, {24, 3}}}}});
   EXPECT_EQ(DigestOf(*rows, MakeState(*rows, DistinctValue)),
             (StateDigest{DigestOfWhole(*catalog, DistinctValue), 0}));
   const auto map_of = [&](const Coords& strides, int64_t offset) {
-    return *ExplicitShardMap::Make(
-        catalog, {{0, {buffer}, {{0, Box({0, 0}, {6, 3}), 0, offset, strides}}},
-                  {1, {buffer}, {{0, Box({0, 3}, {6, 8}), 0, 0, {5, 1}}}}});
+    return *ExplicitShardMap::Make(catalog,
+                                   {{0, {buffer}, {{0, Box({0, 0}, {6, 3}), 0, offset, strides}}},
+                                    {1, {buffer}, {{0, Box({0, 3}, {6, 8}), 0, 0, {5, 1}}}}});
   };
   const uint64_t expected = DigestOfWhole(*catalog, DistinctValue);
   for (const auto& [strides, offset] : std::vector<std::pair<Coords, int64_t>>{

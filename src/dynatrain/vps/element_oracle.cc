@@ -48,7 +48,8 @@ std::vector<int64_t> LocalElements(const Parameter& p, int tp_degree, int tp) {
   Coords at = Coords::Filled(p.shape.dims(), 0);
   int64_t index = 0;
   do {
-    if (p.split.axis < 0 || owners[static_cast<size_t>(at[p.split.axis])] == tp) local.push_back(index);
+    if (p.split.axis < 0 || owners[static_cast<size_t>(at[p.split.axis])] == tp)
+      local.push_back(index);
     ++index;
   } while (NextIndex(p.shape, &at));
   return local;
@@ -76,13 +77,15 @@ std::vector<Home> HomesOfStage(const Layout& layout, int stage, int num_layers) 
   std::vector<int32_t> counts = layout.split;
   if (counts.empty()) {
     counts.assign(static_cast<size_t>(layout.pp), 0);
-    for (int layer = 0; layer < num_layers; ++layer) ++counts[static_cast<size_t>(layer % layout.pp)];
+    for (int layer = 0; layer < num_layers; ++layer)
+      ++counts[static_cast<size_t>(layer % layout.pp)];
   }
   std::vector<Home> homes;
   if (stage == 0) homes.push_back(Home::Embedding());
   int layer = 0;
   for (int s = 0; s < stage; ++s) layer += counts[static_cast<size_t>(s)];
-  for (int i = 0; i < counts[static_cast<size_t>(stage)]; ++i) homes.push_back(Home::Layer(layer++));
+  for (int i = 0; i < counts[static_cast<size_t>(stage)]; ++i)
+    homes.push_back(Home::Layer(layer++));
   if (stage == layout.pp - 1) homes.push_back(Home::Head());
   return homes;
 }
@@ -100,8 +103,10 @@ struct Placed {
   Home home;
 };
 
-// The parameters of a stage by class of buffers: trainable classes first, each as the catalog first has it.
-std::vector<std::vector<Placed>> PlacedOfStage(const StateCatalog& catalog, const Layout& layout, int stage) {
+// The parameters of a stage by class of buffers: trainable classes first, each as the catalog first
+// has it.
+std::vector<std::vector<Placed>> PlacedOfStage(const StateCatalog& catalog, const Layout& layout,
+                                               int stage) {
   std::vector<std::string> classes;
   for (const bool trainable : {true, false}) {
     for (const Parameter& p : catalog.parameters()) {
@@ -117,7 +122,8 @@ std::vector<std::vector<Placed>> PlacedOfStage(const StateCatalog& catalog, cons
       const Parameter& p = catalog.parameters()[id];
       if (std::count(p.homes.begin(), p.homes.end(), home) == 0) continue;
       if (!seen.insert(static_cast<ParameterId>(id)).second) continue;
-      const auto c = static_cast<size_t>(std::find(classes.begin(), classes.end(), ClassOf(p)) - classes.begin());
+      const auto c = static_cast<size_t>(std::find(classes.begin(), classes.end(), ClassOf(p)) -
+                                         classes.begin());
       placed[c].push_back({static_cast<ParameterId>(id), home});
     }
   }
@@ -137,7 +143,8 @@ struct FlatBucket {
   std::vector<FlatElement> elements;
 };
 
-std::vector<FlatBucket> BucketsOfStage(const StateCatalog& catalog, const Layout& layout, int stage, int tp) {
+std::vector<FlatBucket> BucketsOfStage(const StateCatalog& catalog, const Layout& layout, int stage,
+                                       int tp) {
   const BufferRule& rule = layout.buffer;
   std::vector<FlatBucket> buckets;
   for (const std::vector<Placed>& list : PlacedOfStage(catalog, layout, stage)) {
@@ -152,7 +159,8 @@ std::vector<FlatBucket> BucketsOfStage(const StateCatalog& catalog, const Layout
       const Parameter& p = catalog.parameters()[static_cast<size_t>(list[i].parameter)];
       const std::vector<int64_t> local = LocalElements(p, layout.tp, tp);
       bucket.parameters.push_back(list[i].parameter);
-      while (!local.empty() && static_cast<int64_t>(bucket.elements.size()) % rule.start_alignment != 0) {
+      while (!local.empty() &&
+             static_cast<int64_t>(bucket.elements.size()) % rule.start_alignment != 0) {
         bucket.elements.emplace_back();
       }
       for (const int64_t index : local) bucket.elements.push_back({list[i].parameter, index});
@@ -178,11 +186,13 @@ bool IsCut(const Layout& layout, Kind kind) {
 
 ElementOracle::ElementOracle(const StateCatalog& catalog, const Layout& layout) {
   for (int position = 0; position < layout.world_size(); ++position) {
-    const RankId rank = layout.ranks.empty() ? position : layout.ranks[static_cast<size_t>(position)];
+    const RankId rank =
+        layout.ranks.empty() ? position : layout.ranks[static_cast<size_t>(position)];
     const Coordinates c = Decode(layout, position);
     std::vector<OracleBuffer>& buffers = buffers_[rank];
     for (const FlatBucket& bucket : BucketsOfStage(catalog, layout, c.pp, c.tp)) {
-      for (const Kind kind : {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
+      for (const Kind kind :
+           {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
         bool exists = false;
         for (const ParameterId p : bucket.parameters) exists = exists || catalog.Find(p, kind);
         if (!exists) continue;
@@ -212,7 +222,8 @@ std::vector<Element> ElementsOf(const StateCatalog& catalog, TensorId tensor, co
   Coords at = Coords::Filled(box.dims(), 0);
   do {
     int64_t index = 0;
-    for (int axis = 0; axis < box.dims(); ++axis) index += (box.lo()[axis] + at[axis]) * strides[axis];
+    for (int axis = 0; axis < box.dims(); ++axis)
+      index += (box.lo()[axis] + at[axis]) * strides[axis];
     elements.push_back({tensor, index});
   } while (NextIndex(box.shape(), &at));
   return elements;
@@ -285,7 +296,8 @@ State Reshard(const ShardMap& from, const State& state, const ShardMap& to) {
           const ByteCount width = ElemBytes(from.catalog().tensor(held.tensor).dtype);
           VisitShard(from.catalog(), held, [&](const Element& element, int64_t offset) {
             uint64_t bits = 0;
-            const std::vector<std::byte>& bytes = state.at(source).at(static_cast<size_t>(held.buffer));
+            const std::vector<std::byte>& bytes =
+                state.at(source).at(static_cast<size_t>(held.buffer));
             std::memcpy(&bits, bytes.data() + offset * width, static_cast<size_t>(width));
             values.emplace(element, bits);
           });

@@ -1,7 +1,9 @@
-// For tests: what a layout means, element by element, written without boxes, strides or holder sets.
+// For tests: what a layout means, element by element, written without boxes, strides or holder
+// sets.
 //
-// ElementOracle lays every parameter of every rank out into flat buffers one element at a time. State holds the bytes of
-// all ranks of a shard map; Reshard moves them to another map by looking up each element's first holder.
+// ElementOracle lays every parameter of every rank out into flat buffers one element at a time.
+// State holds the bytes of all ranks of a shard map; Reshard moves them to another map by looking
+// up each element's first holder.
 #ifndef DYNATRAIN_VPS_ELEMENT_ORACLE_H_
 #define DYNATRAIN_VPS_ELEMENT_ORACLE_H_
 
@@ -35,14 +37,17 @@ class ElementOracle {
   ElementOracle(const StateCatalog& catalog, const Layout& layout);
   const std::vector<OracleBuffer>& BuffersOf(RankId rank) const { return buffers_.at(rank); }
   // The ranks that hold an element, ascending.
-  const std::vector<RankId>& HoldersOf(const Element& element) const { return holders_.at(element); }
+  const std::vector<RankId>& HoldersOf(const Element& element) const {
+    return holders_.at(element);
+  }
 
  private:
   std::map<RankId, std::vector<OracleBuffer>> buffers_;
   std::map<Element, std::vector<RankId>> holders_;
 };
 
-// The buffers of a rank as its shards say, element by element; fails the test where two shards meet.
+// The buffers of a rank as its shards say, element by element; fails the test where two shards
+// meet.
 std::vector<OracleBuffer> PaintedBuffers(const ShardMap& map, RankId rank);
 
 // All elements of a box of a tensor.
@@ -54,7 +59,8 @@ using State = std::map<RankId, std::vector<std::vector<std::byte>>>;
 // A value for every element; its bits are written in the element's width. Padding is zero.
 using ValueFunction = std::function<uint64_t(const Element&)>;
 
-// Different for every element of up to 2^20 tensors of up to 2^12 elements, as far as the width allows.
+// Different for every element of up to 2^20 tensors of up to 2^12 elements, as far as the width
+// allows.
 uint64_t DistinctValue(const Element& element);
 
 State MakeState(const ShardMap& map, const ValueFunction& value);

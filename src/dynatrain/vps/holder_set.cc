@@ -14,7 +14,8 @@ using Product = HolderSet::Product;
 // Ranges of descending stride without the trivial ones; ranges that continue each other become one.
 std::vector<Range> Canonical(std::vector<Range> ranges) {
   std::erase_if(ranges, [](const Range& range) { return range.count == 1; });
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.stride > b.stride; });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.stride > b.stride; });
   std::vector<Range> merged;
   for (const Range& range : ranges) {
     if (!merged.empty() && merged.back().stride == range.stride * range.count) {
@@ -26,7 +27,8 @@ std::vector<Range> Canonical(std::vector<Range> ranges) {
   return merged;
 }
 
-// Whether every range steps over all that the smaller ones span, so that positions ascend and differ.
+// Whether every range steps over all that the smaller ones span, so that positions ascend and
+// differ.
 bool Nested(const std::vector<Range>& ranges) {
   int64_t span = 0;
   for (auto range = ranges.rbegin(); range != ranges.rend(); ++range) {
@@ -110,7 +112,8 @@ HolderSet::HolderSet(std::shared_ptr<const RankTable> table, std::vector<Product
   for (const Product& product : products_) size_ += product.size();
 }
 
-HolderSet HolderSet::FromPositions(std::shared_ptr<const RankTable> table, const std::vector<int64_t>& positions) {
+HolderSet HolderSet::FromPositions(std::shared_ptr<const RankTable> table,
+                                   const std::vector<int64_t>& positions) {
   std::vector<Product> products;
   for (const int64_t position : positions) products.push_back({position, {}});
   return {std::move(table), std::move(products)};

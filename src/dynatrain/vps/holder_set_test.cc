@@ -44,7 +44,8 @@ TEST(HolderSet, ListsProductsInAscendingPosition) {
 }
 
 TEST(HolderSet, ListsRanksNotPositions) {
-  const HolderSet set(std::make_shared<const RankTable>(std::vector<RankId>{3, 1, 7}), {{0, {{2, 2}}}});
+  const HolderSet set(std::make_shared<const RankTable>(std::vector<RankId>{3, 1, 7}),
+                      {{0, {{2, 2}}}});
   EXPECT_THAT(RanksOf(set), ::testing::ElementsAre(3, 7));
   EXPECT_TRUE(set.Contains(7));
   EXPECT_FALSE(set.Contains(1));
@@ -90,8 +91,10 @@ TEST(HolderSetProperty, FormIsCanonical) {
     const std::vector<RankId> ranks = RanksOf(product);
     EXPECT_TRUE(std::is_sorted(ranks.begin(), ranks.end()));
     EXPECT_EQ(std::set<RankId>(ranks.begin(), ranks.end()).size(), ranks.size());
-    for (size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(product.IndexOf(ranks[i]), static_cast<int64_t>(i));
-    EXPECT_EQ(HolderSet::FromPositions(table, std::vector<int64_t>(ranks.begin(), ranks.end())), product);
+    for (size_t i = 0; i < ranks.size(); ++i)
+      EXPECT_EQ(product.IndexOf(ranks[i]), static_cast<int64_t>(i));
+    EXPECT_EQ(HolderSet::FromPositions(table, std::vector<int64_t>(ranks.begin(), ranks.end())),
+              product);
 
     std::set<int64_t> some;
     for (int64_t i = random.Between(1, 12); i > 0; --i) some.insert(random.Between(0, 24));

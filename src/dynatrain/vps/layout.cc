@@ -41,15 +41,18 @@ Status CheckDegrees(const Layout& l) {
     if (degree < 1) return InvalidArgument("{}={}: a degree is at least 1", name, degree);
   }
   if (int64_t{l.tp} * l.pp > kMaxWorld || int64_t{l.tp} * l.pp * l.dp > kMaxWorld) {
-    return InvalidArgument("tp={},pp={},dp={} needs more than {} ranks", l.tp, l.pp, l.dp, kMaxWorld);
+    return InvalidArgument("tp={},pp={},dp={} needs more than {} ranks", l.tp, l.pp, l.dp,
+                           kMaxWorld);
   }
   if (l.zero < 0 || l.zero > 1) {
-    return InvalidArgument("zero={}: 0 (replicate) and 1 (cut master and moments over dp) are available", l.zero);
+    return InvalidArgument(
+        "zero={}: 0 (replicate) and 1 (cut master and moments over dp) are available", l.zero);
   }
   std::vector<std::string_view> axes = AxesOf(l.order);
   std::sort(axes.begin(), axes.end());
   if (axes != std::vector<std::string_view>{"dp", "pp", "tp"}) {
-    return InvalidArgument("order={}: it must name tp, dp and pp once each, as in order=tp-dp-pp", l.order);
+    return InvalidArgument("order={}: it must name tp, dp and pp once each, as in order=tp-dp-pp",
+                           l.order);
   }
   return Status::Ok();
 }
@@ -59,17 +62,20 @@ Status CheckBufferRule(const BufferRule& rule) {
     return InvalidArgument("zero_order: alignments are at least 1 element");
   }
   constexpr int64_t kMaxAlignment = int64_t{1} << 32;
-  if (std::max({rule.start_alignment, rule.end_alignment, rule.end_alignment_per_dp}) > kMaxAlignment) {
+  if (std::max({rule.start_alignment, rule.end_alignment, rule.end_alignment_per_dp}) >
+      kMaxAlignment) {
     return InvalidArgument("zero_order: alignments are at most 2^32 elements");
   }
   if (rule.cut == BufferRule::Cut::kBucketedElems && rule.bucket_elems < 1) {
-    return InvalidArgument("zero_order=bucketed:{}: a bucket holds at least 1 element", rule.bucket_elems);
+    return InvalidArgument("zero_order=bucketed:{}: a bucket holds at least 1 element",
+                           rule.bucket_elems);
   }
   return Status::Ok();
 }
 
 Status CheckRanks(const Layout& l, std::optional<int32_t> num_ranks) {
-  const std::string degrees = fmt::format("tp={},pp={},dp={} needs {}", l.tp, l.pp, l.dp, l.world_size());
+  const std::string degrees =
+      fmt::format("tp={},pp={},dp={} needs {}", l.tp, l.pp, l.dp, l.world_size());
   if (l.ranks.empty()) {
     if (num_ranks && l.world_size() > *num_ranks) {
       return InvalidArgument("{} ranks, the job has {}", degrees, *num_ranks);
@@ -77,16 +83,18 @@ Status CheckRanks(const Layout& l, std::optional<int32_t> num_ranks) {
     return Status::Ok();
   }
   if (static_cast<int64_t>(l.ranks.size()) != l.world_size()) {
-    return InvalidArgument("ranks={} has {} ranks, {}", FormatRanks(l.ranks), l.ranks.size(), degrees);
+    return InvalidArgument("ranks={} has {} ranks, {}", FormatRanks(l.ranks), l.ranks.size(),
+                           degrees);
   }
   std::vector<RankId> sorted = l.ranks;
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0) return InvalidArgument("ranks: {} is no rank", sorted.front());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) return InvalidArgument("ranks={} names rank {} twice", FormatRanks(l.ranks), *twice);
+  if (twice != sorted.end())
+    return InvalidArgument("ranks={} names rank {} twice", FormatRanks(l.ranks), *twice);
   if (num_ranks && sorted.back() >= *num_ranks) {
-    return InvalidArgument("ranks={} names rank {}, the job has ranks 0 to {}", FormatRanks(l.ranks), sorted.back(),
-                           *num_ranks - 1);
+    return InvalidArgument("ranks={} names rank {}, the job has ranks 0 to {}",
+                           FormatRanks(l.ranks), sorted.back(), *num_ranks - 1);
   }
   return Status::Ok();
 }
@@ -103,7 +111,8 @@ int32_t Layout::Stride(std::string_view axis) const {
 }
 
 int32_t Layout::PositionOf(const Role& role) const {
-  DT_CHECK(role.tp >= 0 && role.tp < tp && role.dp >= 0 && role.dp < dp && role.pp >= 0 && role.pp < pp);
+  DT_CHECK(role.tp >= 0 && role.tp < tp && role.dp >= 0 && role.dp < dp && role.pp >= 0 &&
+           role.pp < pp);
   return role.tp * Stride("tp") + role.dp * Stride("dp") + role.pp * Stride("pp");
 }
 
@@ -165,7 +174,8 @@ Status Layout::Validate(int32_t num_layers, std::optional<int32_t> num_ranks) co
   if (split.empty()) return Status::Ok();
   const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
   if (sum != num_layers) {
-    return InvalidArgument("split={} places {} layers, the model has {}", fmt::join(split, "+"), sum, num_layers);
+    return InvalidArgument("split={} places {} layers, the model has {}", fmt::join(split, "+"),
+                           sum, num_layers);
   }
   return Status::Ok();
 }
@@ -176,10 +186,13 @@ Status Layout::ValidateRanks(std::optional<int32_t> num_ranks) const {
   DT_RETURN_IF_ERROR(CheckRanks(*this, num_ranks));
   if (split.empty()) return Status::Ok();
   if (static_cast<int64_t>(split.size()) != pp) {
-    return InvalidArgument("split={} has {} stages, pp={} needs {}", fmt::join(split, "+"), split.size(), pp, pp);
+    return InvalidArgument("split={} has {} stages, pp={} needs {}", fmt::join(split, "+"),
+                           split.size(), pp, pp);
   }
   for (const int32_t layers : split) {
-    if (layers < 0) return InvalidArgument("split={}: a stage cannot have {} layers", fmt::join(split, "+"), layers);
+    if (layers < 0)
+      return InvalidArgument("split={}: a stage cannot have {} layers", fmt::join(split, "+"),
+                             layers);
   }
   return Status::Ok();
 }

@@ -9,27 +9,30 @@ namespace dynatrain::vps {
 
 namespace {
 
-constexpr std::array kAllKinds = {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq};
+constexpr std::array kAllKinds = {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg,
+                                  Kind::kExpAvgSq};
 
 Status CheckSplitOf(const Parameter& p, int32_t tp) {
   if (p.split.axis < 0) return Status::Ok();
   const int axis = p.split.axis;
   if (p.split.rule == Split::Rule::kExplicit && static_cast<int64_t>(p.split.sizes.size()) != tp) {
-    return InvalidArgument("tensor {}: axis {} is declared in {} parts, tp={} needs {}", p.name, axis,
-                           p.split.sizes.size(), tp, tp);
+    return InvalidArgument("tensor {}: axis {} is declared in {} parts, tp={} needs {}", p.name,
+                           axis, p.split.sizes.size(), tp, tp);
   }
   for (int32_t part = 1; part < tp; ++part) {
     const int64_t cut = SplitAxis(p.split, p.shape[axis], tp, part).begin;
     if (cut % p.split.block != 0 && cut != p.shape[axis]) {
       return InvalidArgument(
-          "tensor {}: axis {} of {} in blocks of {} does not split over tp={}: the cut at {} falls inside a block",
+          "tensor {}: axis {} of {} in blocks of {} does not split over tp={}: the cut at {} falls "
+          "inside a block",
           p.name, axis, p.shape[axis], p.split.block, tp, cut);
     }
   }
   return Status::Ok();
 }
 
-// Parameters whose kind param has one dtype share buffers, so their other kinds need one dtype each as well.
+// Parameters whose kind param has one dtype share buffers, so their other kinds need one dtype each
+// as well.
 Status CheckDTypes(const StateCatalog& catalog) {
   struct Seen {
     bool trainable;
@@ -52,8 +55,9 @@ Status CheckDTypes(const StateCatalog& catalog) {
         seen.push_back({p.trainable, param, spec, static_cast<ParameterId>(i)});
       } else if (same->spec.dtype != spec.dtype) {
         return InvalidArgument(
-            "tensor {}/{} is {} and {}/{} is {}: one flat buffer holds both, so they need the same dtype", p.name,
-            KindName(spec.kind), DTypeName(spec.dtype),
+            "tensor {}/{} is {} and {}/{} is {}: one flat buffer holds both, so they need the same "
+            "dtype",
+            p.name, KindName(spec.kind), DTypeName(spec.dtype),
             catalog.parameters()[static_cast<size_t>(same->parameter)].name, KindName(spec.kind),
             DTypeName(same->spec.dtype));
       }
@@ -63,19 +67,22 @@ Status CheckDTypes(const StateCatalog& catalog) {
 }
 
 // The index of the buffer of a (run, kind) pair: buffers are ordered by run, then by kind.
-std::optional<DType> DTypeInRun(const StateCatalog& catalog, const std::vector<Placement::Item>& items,
+std::optional<DType> DTypeInRun(const StateCatalog& catalog,
+                                const std::vector<Placement::Item>& items,
                                 const Placement::Run& run, Kind kind) {
   for (int32_t i = run.begin; i < run.end; ++i) {
-    const std::optional<TensorId> tensor = catalog.Find(items[static_cast<size_t>(i)].parameter, kind);
+    const std::optional<TensorId> tensor =
+        catalog.Find(items[static_cast<size_t>(i)].parameter, kind);
     if (tensor) return catalog.tensor(*tensor).dtype;
   }
   return std::nullopt;
 }
 
-// Appends the shards of one tensor whose tensor-parallel box `box` lies at `offset` of a bucket, as far as elements
-// [slice_begin, slice_end) of the bucket hold it. Shard offsets count from slice_begin.
-void AppendShards(TensorId tensor, const Box& box, int64_t offset, int64_t slice_begin, int64_t slice_end,
-                  BufferIndex buffer, std::vector<Shard>* shards) {
+// Appends the shards of one tensor whose tensor-parallel box `box` lies at `offset` of a bucket, as
+// far as elements [slice_begin, slice_end) of the bucket hold it. Shard offsets count from
+// slice_begin.
+void AppendShards(TensorId tensor, const Box& box, int64_t offset, int64_t slice_begin,
+                  int64_t slice_end, BufferIndex buffer, std::vector<Shard>* shards) {
   const int64_t begin = std::max(slice_begin - offset, int64_t{0});
   const int64_t end = std::min(slice_end - offset, box.elems());
   if (begin >= end) return;
@@ -83,12 +90,13 @@ void AppendShards(TensorId tensor, const Box& box, int64_t offset, int64_t slice
   std::vector<Box> boxes;
   AppendFlatRangeBoxes(box, begin, end, &boxes);
   for (const Box& piece : boxes) {
-    shards->push_back({tensor, piece, buffer, offset + FlatIndex(box, piece.lo()) - slice_begin, strides});
+    shards->push_back(
+        {tensor, piece, buffer, offset + FlatIndex(box, piece.lo()) - slice_begin, strides});
   }
 }
 
-// One copy of a tensor-parallel part: its bucket starts `offset` elements before the part and is cut into slices of
-// `slice` elements, slice i at position `base` + i * stride of dp.
+// One copy of a tensor-parallel part: its bucket starts `offset` elements before the part and is
+// cut into slices of `slice` elements, slice i at position `base` + i * stride of dp.
 struct Copy {
   int64_t base;
   int64_t offset;
@@ -97,8 +105,8 @@ struct Copy {
 
 }  // namespace
 
-Result<std::shared_ptr<const LayoutShardMap>> LayoutShardMap::Make(std::shared_ptr<const StateCatalog> catalog,
-                                                                   const Layout& layout) {
+Result<std::shared_ptr<const LayoutShardMap>> LayoutShardMap::Make(
+    std::shared_ptr<const StateCatalog> catalog, const Layout& layout) {
   DT_RETURN_IF_ERROR(layout.Validate(catalog->num_layers(), std::nullopt));
   for (const Parameter& p : catalog->parameters()) DT_RETURN_IF_ERROR(CheckSplitOf(p, layout.tp));
   DT_RETURN_IF_ERROR(CheckDTypes(*catalog));
@@ -133,7 +141,8 @@ std::vector<Bucket> LayoutShardMap::BucketsOf(int32_t stage, int32_t tp) const {
 }
 
 bool LayoutShardMap::CutOverDp(Kind kind) const {
-  return layout_.zero >= 1 && (kind == Kind::kMaster || kind == Kind::kExpAvg || kind == Kind::kExpAvgSq);
+  return layout_.zero >= 1 &&
+         (kind == Kind::kMaster || kind == Kind::kExpAvg || kind == Kind::kExpAvgSq);
 }
 
 std::optional<BufferIndex> LayoutShardMap::BufferOf(RankId rank, Kind kind, int32_t bucket) const {
@@ -165,11 +174,12 @@ std::vector<Buffer> LayoutShardMap::BuffersOf(RankId rank) const {
       const std::optional<DType> dtype = DTypeInRun(*catalog_, items, runs[b], kind);
       if (!dtype) continue;
       const bool cut = CutOverDp(kind);
-      buffers.push_back({.name = cut ? fmt::format("{}/{}[{}/{}]", KindName(kind), name, role->dp, layout_.dp)
-                                     : fmt::format("{}/{}", KindName(kind), name),
-                         .kind = kind,
-                         .dtype = *dtype,
-                         .elems = cut ? runs[b].elems / layout_.dp : runs[b].elems});
+      buffers.push_back(
+          {.name = cut ? fmt::format("{}/{}[{}/{}]", KindName(kind), name, role->dp, layout_.dp)
+                       : fmt::format("{}/{}", KindName(kind), name),
+           .kind = kind,
+           .dtype = *dtype,
+           .elems = cut ? runs[b].elems / layout_.dp : runs[b].elems});
     }
   }
   return buffers;
@@ -197,12 +207,14 @@ std::vector<Shard> LayoutShardMap::ShardsOf(RankId rank) const {
       ++buffer;
     }
   }
-  std::sort(shards.begin(), shards.end(),
-            [](const Shard& a, const Shard& b) { return std::tie(a.tensor, a.box) < std::tie(b.tensor, b.box); });
+  std::sort(shards.begin(), shards.end(), [](const Shard& a, const Shard& b) {
+    return std::tie(a.tensor, a.box) < std::tie(b.tensor, b.box);
+  });
   return shards;
 }
 
-void LayoutShardMap::VisitHolders(TensorId tensor, const Box& box, const HolderVisitor& visit) const {
+void LayoutShardMap::VisitHolders(TensorId tensor, const Box& box,
+                                  const HolderVisitor& visit) const {
   const Parameter& p = catalog_->parameter_of(tensor);
   if (p.split.axis < 0) {
     VisitPart(tensor, 0, layout_.tp, Intersect(box, Box::Whole(p.shape)), visit);

@@ -25,7 +25,8 @@ template <class T>
 std::optional<T> ParseInteger(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.front() == '-') return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || text.front() == '-')
+    return std::nullopt;
   return value;
 }
 
@@ -44,10 +45,12 @@ Result<std::vector<RankId>> ParseRanks(std::string_view value) {
   for (const std::string_view part : SplitText(value, '+')) {
     const size_t dash = part.find('-');
     const auto first = ParseInteger<RankId>(part.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : ParseInteger<RankId>(part.substr(dash + 1));
+    const auto last =
+        dash == std::string_view::npos ? first : ParseInteger<RankId>(part.substr(dash + 1));
     if (!first || !last || *last < *first) {
-      return InvalidArgument("ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6", value,
-                             part);
+      return InvalidArgument(
+          "ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6", value,
+          part);
     }
     if (static_cast<size_t>(*last - *first) >= kMaxRanks - ranks.size()) {
       return InvalidArgument("ranks={}: more than {} ranks", value, kMaxRanks);
@@ -62,8 +65,9 @@ Result<std::vector<int32_t>> ParseSplit(std::string_view value) {
   for (const std::string_view part : SplitText(value, '+')) {
     const std::optional<int32_t> layers = ParseInteger<int32_t>(part);
     if (!layers) {
-      return InvalidArgument("split={}: '{}' is no number of layers; right is one per stage, as in split=4+3", value,
-                             part);
+      return InvalidArgument(
+          "split={}: '{}' is no number of layers; right is one per stage, as in split=4+3", value,
+          part);
     }
     split.push_back(*layers);
   }
@@ -76,8 +80,9 @@ constexpr std::string_view kBufferRuleForm =
 Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
   const size_t colon = part.find(':');
   const std::string_view name = part.substr(0, colon);
-  const std::optional<int64_t> number =
-      colon == std::string_view::npos ? std::nullopt : ParseInteger<int64_t>(part.substr(colon + 1));
+  const std::optional<int64_t> number = colon == std::string_view::npos
+                                            ? std::nullopt
+                                            : ParseInteger<int64_t>(part.substr(colon + 1));
   const bool bare = colon == std::string_view::npos;
   const bool positive = number && *number >= 1;
   if (index == 0 && bare && (name == "forward" || name == "reverse")) {
@@ -102,7 +107,8 @@ Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
 Result<BufferRule> ParseBufferRule(std::string_view value) {
   BufferRule rule;
   const std::vector<std::string_view> parts = SplitText(value, '-');
-  if (parts.size() < 2) return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
+  if (parts.size() < 2)
+    return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (Status status = ParseBufferPart(parts[i], i, &rule); !status.ok()) {
       return status.Within(fmt::format("zero_order={}", value));
@@ -133,7 +139,10 @@ std::string FormatBufferRule(const BufferRule& rule) {
 // Keys whose value is one whole number or list, and those of later versions.
 Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
   if (key == "tp" || key == "pp" || key == "dp") {
-    DT_ASSIGN_OR_RETURN((key == "tp" ? layout->tp : key == "pp" ? layout->pp : layout->dp), ParseDegree(key, value));
+    DT_ASSIGN_OR_RETURN((key == "tp"   ? layout->tp
+                         : key == "pp" ? layout->pp
+                                       : layout->dp),
+                        ParseDegree(key, value));
   } else if (key == "zero") {
     const std::optional<int32_t> zero = ParseInteger<int32_t>(value);
     if (!zero || *zero > 3) return InvalidArgument("zero={}: right is 0 or 1", value);
@@ -149,12 +158,15 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
     layout->order = value;
   } else if (key == "cp" || key == "ep" || key == "etp" || key == "vpp") {
     DT_ASSIGN_OR_RETURN(const int32_t degree, ParseDegree(key, value));
-    if (degree > 1) return InvalidArgument("{}={} is not available yet; right is {}=1", key, value, key);
+    if (degree > 1)
+      return InvalidArgument("{}={} is not available yet; right is {}=1", key, value, key);
   } else if (key == "eorder") {
     return InvalidArgument("eorder={} is not available yet; leave it out", value);
   } else {
     return InvalidArgument(
-        "unknown key '{}'; known are tp, pp, dp, zero, zero_order, split, ranks, order, cp, ep, etp, vpp, eorder", key);
+        "unknown key '{}'; known are tp, pp, dp, zero, zero_order, split, ranks, order, cp, ep, "
+        "etp, vpp, eorder",
+        key);
   }
   return Status::Ok();
 }
@@ -164,8 +176,8 @@ Result<int32_t> DegreeOfDataParallel(const Layout& layout, std::optional<int32_t
   if (!layout.ranks.empty()) {
     const auto count = static_cast<int64_t>(layout.ranks.size());
     if (count % others != 0) {
-      return InvalidArgument("ranks={} has {} ranks, tp={},pp={} needs a multiple of {}", FormatRanks(layout.ranks),
-                             count, layout.tp, layout.pp, others);
+      return InvalidArgument("ranks={} has {} ranks, tp={},pp={} needs a multiple of {}",
+                             FormatRanks(layout.ranks), count, layout.tp, layout.pp, others);
     }
     return static_cast<int32_t>(count / others);
   }
@@ -193,7 +205,8 @@ Result<Layout> ParseLayout(std::string_view spec, std::optional<int32_t> num_ran
   for (const std::string_view item : SplitText(spec, ',')) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
-      return InvalidArgument("'{}' in layout '{}' is not KEY=VALUE; right is tp=2,pp=2,dp=2", item, spec);
+      return InvalidArgument("'{}' in layout '{}' is not KEY=VALUE; right is tp=2,pp=2,dp=2", item,
+                             spec);
     }
     const std::string_view key = item.substr(0, equals);
     if (!seen.insert(key).second) return InvalidArgument("layout '{}' has {} twice", spec, key);

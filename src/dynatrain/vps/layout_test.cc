@@ -93,24 +93,32 @@ TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {
   EXPECT_EQ(ErrorOf("pp=two"), "pp=two: a degree is a whole number of at least 1");
   EXPECT_EQ(ErrorOf("dp=-1"), "dp=-1: a degree is a whole number of at least 1");
   EXPECT_EQ(ErrorOf("tp=99999999999"), "tp=99999999999: a degree is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf("tp=60000,pp=60000,dp=60000"), "tp=60000,pp=60000,dp=60000 needs more than 16777216 ranks");
+  EXPECT_EQ(ErrorOf("tp=60000,pp=60000,dp=60000"),
+            "tp=60000,pp=60000,dp=60000 needs more than 16777216 ranks");
   EXPECT_THAT(ErrorOf("sp=2"), ::testing::StartsWith("unknown key 'sp'; known are tp, pp, dp,"));
-  EXPECT_EQ(ErrorOf("order=tp-pp"), "order=tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
-  EXPECT_EQ(ErrorOf("order=tp-tp-pp"), "order=tp-tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
+  EXPECT_EQ(ErrorOf("order=tp-pp"),
+            "order=tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
+  EXPECT_EQ(ErrorOf("order=tp-tp-pp"),
+            "order=tp-tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
   EXPECT_EQ(ErrorOf("pp=2,split=4"), "split=4 has 1 stages, pp=2 needs 2");
   EXPECT_EQ(ErrorOf("pp=2,split=4+x"),
             "split=4+x: 'x' is no number of layers; right is one per stage, as in split=4+3");
   EXPECT_EQ(ErrorOf("zero_order=forward"),
-            "zero_order=forward: right is (forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N]");
-  EXPECT_THAT(ErrorOf("zero_order=forward-bucketed:0"), ::testing::StartsWith("zero_order=forward-bucketed:0: 'bucketed:0' does not fit"));
-  EXPECT_THAT(ErrorOf("zero_order=forward-bucketed-pad:2"), ::testing::HasSubstr("'pad:2' does not fit"));
+            "zero_order=forward: right is "
+            "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N]");
+  EXPECT_THAT(ErrorOf("zero_order=forward-bucketed:0"),
+              ::testing::StartsWith("zero_order=forward-bucketed:0: 'bucketed:0' does not fit"));
+  EXPECT_THAT(ErrorOf("zero_order=forward-bucketed-pad:2"),
+              ::testing::HasSubstr("'pad:2' does not fit"));
 }
 
 TEST(ParseLayout, RefusesRanksThatDoNotFit) {
   EXPECT_EQ(ErrorOf("ranks=0-3,tp=2,pp=2,dp=2"), "ranks=0-3 has 4 ranks, tp=2,pp=2,dp=2 needs 8");
-  EXPECT_EQ(ErrorOf("ranks=0-4,tp=2,pp=2"), "ranks=0-4 has 5 ranks, tp=2,pp=2 needs a multiple of 4");
+  EXPECT_EQ(ErrorOf("ranks=0-4,tp=2,pp=2"),
+            "ranks=0-4 has 5 ranks, tp=2,pp=2 needs a multiple of 4");
   EXPECT_EQ(ErrorOf("ranks=0+1+1"), "ranks=0-1+1 names rank 1 twice");
-  EXPECT_EQ(ErrorOf("ranks=3-1"), "ranks=3-1: '3-1' is neither a rank nor an ascending range; right is ranks=0-3+6");
+  EXPECT_EQ(ErrorOf("ranks=3-1"),
+            "ranks=3-1: '3-1' is neither a rank nor an ascending range; right is ranks=0-3+6");
   EXPECT_EQ(ErrorOf("ranks=0-3+8", 8), "ranks=0-3+8 names rank 8, the job has ranks 0 to 7");
   EXPECT_EQ(ErrorOf("tp=4,pp=3", 8), "tp=4,pp=3,dp=1 needs 12 ranks, the job has 8");
   EXPECT_EQ(ErrorOf("ranks=0-2147483647"), "ranks=0-2147483647: more than 16777216 ranks");
@@ -141,13 +149,16 @@ TEST(LayoutProperty, PrintsWhatItParses) {
 }
 
 TEST(LayoutProperty, AnyTextIsParsedOrRefused) {
-  const std::vector<std::string> pieces = {"tp", "pp", "dp", "zero", "zero_order", "split", "ranks", "order", "=", "=", "=",
-                                           ",", ",", "+", "-", ":", "0", "1", "2", "17", "forward", "bucketed", "", " "};
+  const std::vector<std::string> pieces = {
+      "tp", "pp", "dp", "zero", "zero_order", "split",    "ranks", "order",
+      "=",  "=",  "=",  ",",    ",",          "+",        "-",     ":",
+      "0",  "1",  "2",  "17",   "forward",    "bucketed", "",      " "};
   for (uint64_t seed = 1; seed <= 20000; ++seed) {
     Random random(seed);
     std::string spec;
     for (int64_t i = random.Between(0, 14); i > 0; --i) {
-      spec += pieces[static_cast<size_t>(random.Between(0, static_cast<int64_t>(pieces.size()) - 1))];
+      spec +=
+          pieces[static_cast<size_t>(random.Between(0, static_cast<int64_t>(pieces.size()) - 1))];
     }
     const Result<Layout> layout = ParseLayout(spec, 64);
     if (!layout.ok()) {

@@ -7,7 +7,9 @@ namespace dynatrain::vps {
 
 namespace {
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 int32_t StageOfHome(const Home& home, const Layout& layout, int32_t num_layers) {
   switch (home.place) {
@@ -59,7 +61,8 @@ Placement::Placement(const StateCatalog& catalog, const Layout& layout)
 std::vector<int32_t> Placement::ClassifyParameters() {
   std::vector<BufferClass> keys;
   for (const Parameter& p : catalog_.parameters()) {
-    BufferClass key{.trainable = p.trainable, .dtype = std::nullopt, .suffix = p.trainable ? "" : ".frozen"};
+    BufferClass key{
+        .trainable = p.trainable, .dtype = std::nullopt, .suffix = p.trainable ? "" : ".frozen"};
     for (const KindSpec& spec : p.kinds) {
       if (spec.kind == Kind::kParam) key.dtype = spec.dtype;
     }
@@ -69,10 +72,12 @@ std::vector<int32_t> Placement::ClassifyParameters() {
     keys.push_back(key);
     if (std::find(classes_.begin(), classes_.end(), key) == classes_.end()) classes_.push_back(key);
   }
-  std::stable_partition(classes_.begin(), classes_.end(), [](const BufferClass& c) { return c.trainable; });
+  std::stable_partition(classes_.begin(), classes_.end(),
+                        [](const BufferClass& c) { return c.trainable; });
   std::vector<int32_t> class_of;
   for (const BufferClass& key : keys) {
-    class_of.push_back(static_cast<int32_t>(std::find(classes_.begin(), classes_.end(), key) - classes_.begin()));
+    class_of.push_back(
+        static_cast<int32_t>(std::find(classes_.begin(), classes_.end(), key) - classes_.begin()));
   }
   return class_of;
 }
@@ -89,13 +94,15 @@ void Placement::PlaceItems(const Layout& layout) {
       const int32_t stage = StageOfHome(home, layout, catalog_.num_layers());
       if (stage == last_stage) continue;
       last_stage = stage;
-      items_[static_cast<size_t>(stage)].push_back({static_cast<ParameterId>(p), home, class_of[p]});
+      items_[static_cast<size_t>(stage)].push_back(
+          {static_cast<ParameterId>(p), home, class_of[p]});
     }
   }
   const bool reverse = rule_.order == BufferRule::Order::kReverse;
   for (int32_t stage = 0; stage < layout.pp; ++stage) {
     std::vector<Item>& items = items_[static_cast<size_t>(stage)];
-    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.home < b.home; });
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Item& a, const Item& b) { return a.home < b.home; });
     if (reverse) std::reverse(items.begin(), items.end());
     std::stable_sort(items.begin(), items.end(),
                      [](const Item& a, const Item& b) { return a.buffer_class < b.buffer_class; });
@@ -121,7 +128,8 @@ bool Placement::ClosesRun(const Item& last, const Item& next, int64_t real_elems
 Placement::Part Placement::MakePart(const Layout& layout, int32_t stage, int32_t tp) const {
   const std::vector<Item>& items = ItemsOf(stage);
   const int64_t end_alignment =
-      layout.zero == 0 ? rule_.end_alignment : std::lcm(rule_.end_alignment, rule_.end_alignment_per_dp * layout.dp);
+      layout.zero == 0 ? rule_.end_alignment
+                       : std::lcm(rule_.end_alignment, rule_.end_alignment_per_dp * layout.dp);
   Part part;
   for (size_t i = 0; i < items.size(); ++i) {
     if (i == 0 || ClosesRun(items[i - 1], items[i], part.runs.back().real_elems)) {
@@ -129,8 +137,10 @@ Placement::Part Placement::MakePart(const Layout& layout, int32_t stage, int32_t
     }
     Run& run = part.runs.back();
     const int64_t elems =
-        TensorParallelBox(catalog_.parameters()[static_cast<size_t>(items[i].parameter)], tp_, tp).elems();
-    const int64_t offset = elems == 0 ? run.real_elems : RoundUp(run.real_elems, rule_.start_alignment);
+        TensorParallelBox(catalog_.parameters()[static_cast<size_t>(items[i].parameter)], tp_, tp)
+            .elems();
+    const int64_t offset =
+        elems == 0 ? run.real_elems : RoundUp(run.real_elems, rule_.start_alignment);
     part.run_of.push_back(static_cast<int32_t>(part.runs.size()) - 1);
     part.offsets.push_back(offset);
     run.end = static_cast<int32_t>(i) + 1;

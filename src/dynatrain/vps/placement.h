@@ -1,8 +1,8 @@
 // Placement: where the parameters of a catalog lie in the flat buffers of a layout. Private to vps.
 //
-// Each stage lists its parameters in buffer order; each tensor-parallel position of the stage has buckets, runs of
-// that list, with an offset for every parameter. Everything is computed once, in time and memory proportional to
-// parameters x tp. Immutable; any thread may read.
+// Each stage lists its parameters in buffer order; each tensor-parallel position of the stage has
+// buckets, runs of that list, with an offset for every parameter. Everything is computed once, in
+// time and memory proportional to parameters x tp. Immutable; any thread may read.
 #ifndef DYNATRAIN_VPS_PLACEMENT_H_
 #define DYNATRAIN_VPS_PLACEMENT_H_
 
@@ -25,8 +25,8 @@ class Placement {
  public:
   struct Item {
     ParameterId parameter;
-    Home home;              // the first of its homes on the stage
-    int32_t buffer_class;   // parameters of different classes never share a bucket
+    Home home;             // the first of its homes on the stage
+    int32_t buffer_class;  // parameters of different classes never share a bucket
   };
   struct Run {  // a bucket: items [begin, end) of the stage
     int32_t begin = 0;
@@ -47,15 +47,21 @@ class Placement {
   // `catalog` must outlive the placement. Precondition: the layout fits the catalog.
   Placement(const StateCatalog& catalog, const Layout& layout);
 
-  const std::vector<Item>& ItemsOf(int32_t stage) const { return items_[static_cast<size_t>(stage)]; }
+  const std::vector<Item>& ItemsOf(int32_t stage) const {
+    return items_[static_cast<size_t>(stage)];
+  }
   const Part& PartOf(int32_t stage, int32_t tp) const {
     return parts_[static_cast<size_t>(stage) * static_cast<size_t>(tp_) + static_cast<size_t>(tp)];
   }
   // Where the parameter lies, by ascending stage.
-  std::span<const Site> SitesOf(ParameterId parameter) const { return sites_[static_cast<size_t>(parameter)]; }
+  std::span<const Site> SitesOf(ParameterId parameter) const {
+    return sites_[static_cast<size_t>(parameter)];
+  }
   // Name of the run `run` of (stage, tp).
   std::string NameOf(int32_t stage, int32_t tp, int32_t run) const;
-  bool Trainable(const Item& item) const { return classes_[static_cast<size_t>(item.buffer_class)].trainable; }
+  bool Trainable(const Item& item) const {
+    return classes_[static_cast<size_t>(item.buffer_class)].trainable;
+  }
 
  private:
   struct BufferClass {

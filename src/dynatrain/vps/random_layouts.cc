@@ -12,7 +12,8 @@ Shape RandomShape(Random* random) {
   Shape shape = Coords::Filled(static_cast<int>(random->Between(0, 4)), 1);
   int64_t elems = 1;
   for (int axis = 0; axis < shape.dims(); ++axis) {
-    shape[axis] = random->OneIn(12) ? 0 : random->Between(1, std::clamp<int64_t>(150 / elems, 1, 9));
+    shape[axis] =
+        random->OneIn(12) ? 0 : random->Between(1, std::clamp<int64_t>(150 / elems, 1, 9));
     elems *= std::max<int64_t>(shape[axis], 1);
   }
   return shape;
@@ -24,7 +25,8 @@ Split RandomSplit(Random* random, const Shape& shape, int32_t tp) {
   if (random->OneIn(3)) return Split::Chunk(axis);
   if (tp == 0 || !random->OneIn(4)) return Split::Balanced(axis);
   std::vector<int64_t> sizes(static_cast<size_t>(tp), 0);
-  for (int64_t i = 0; i < shape[axis]; ++i) ++sizes[static_cast<size_t>(random->Between(0, tp - 1))];
+  for (int64_t i = 0; i < shape[axis]; ++i)
+    ++sizes[static_cast<size_t>(random->Between(0, tp - 1))];
   return Split::Explicit(axis, sizes);
 }
 
@@ -60,8 +62,9 @@ std::vector<KindSpec> RandomKinds(Random* random) {
 BufferRule RandomBufferRule(Random* random) {
   BufferRule rule;
   rule.order = random->OneIn(2) ? BufferRule::Order::kForward : BufferRule::Order::kReverse;
-  rule.cut = std::array{BufferRule::Cut::kContiguous, BufferRule::Cut::kBucketed,
-                        BufferRule::Cut::kBucketedElems}[static_cast<size_t>(random->Between(0, 2))];
+  rule.cut =
+      std::array{BufferRule::Cut::kContiguous, BufferRule::Cut::kBucketed,
+                 BufferRule::Cut::kBucketedElems}[static_cast<size_t>(random->Between(0, 2))];
   if (rule.cut == BufferRule::Cut::kBucketedElems) rule.bucket_elems = random->Between(1, 300);
   if (random->OneIn(2)) rule.start_alignment = random->Between(1, 8);
   if (random->OneIn(2)) rule.end_alignment = random->Between(1, 12);
@@ -72,7 +75,8 @@ BufferRule RandomBufferRule(Random* random) {
 template <class T>
 void Shuffle(Random* random, std::vector<T>* values) {
   for (size_t i = values->size(); i > 1; --i) {
-    std::swap((*values)[i - 1], (*values)[static_cast<size_t>(random->Between(0, static_cast<int64_t>(i) - 1))]);
+    std::swap((*values)[i - 1],
+              (*values)[static_cast<size_t>(random->Between(0, static_cast<int64_t>(i) - 1))]);
   }
 }
 

@@ -1,5 +1,6 @@
-// For tests: random small catalogs and layouts, the same for the same seed. Extents of 0 to 9, ties, frozen and stateless
-// parameters, several dtypes, every split and buffer rule, odd degrees, uneven stages, any order, holes in the ranks.
+// For tests: random small catalogs and layouts, the same for the same seed. Extents of 0 to 9,
+// ties, frozen and stateless parameters, several dtypes, every split and buffer rule, odd degrees,
+// uneven stages, any order, holes in the ranks.
 #ifndef DYNATRAIN_VPS_RANDOM_LAYOUTS_H_
 #define DYNATRAIN_VPS_RANDOM_LAYOUTS_H_
 
@@ -11,7 +12,8 @@
 
 namespace dynatrain::vps::testing {
 
-// `tp`: the degrees that explicit splits must fit; a catalog is used with layouts of this tp, or has none (0).
+// `tp`: the degrees that explicit splits must fit; a catalog is used with layouts of this tp, or
+// has none (0).
 std::shared_ptr<const StateCatalog> RandomCatalog(Random* random, int32_t tp);
 
 // A layout that fits `catalog`; `tp` 0 lets the degree vary.

@@ -1,6 +1,6 @@
-// ShardMap: who holds which box. F_P of the paper and its inverse, for anything that holds state: a layout
-// (LayoutShardMap computes) or a list (ExplicitShardMap: survivors, a checkpoint, a foreign framework).
-// Every transfer in the system is shard map -> shard map.
+// ShardMap: who holds which box. F_P of the paper and its inverse, for anything that holds state: a
+// layout (LayoutShardMap computes) or a list (ExplicitShardMap: survivors, a checkpoint, a foreign
+// framework). Every transfer in the system is shard map -> shard map.
 #ifndef DYNATRAIN_VPS_SHARD_MAP_H_
 #define DYNATRAIN_VPS_SHARD_MAP_H_
 
@@ -55,8 +55,9 @@ class RankTable {
   std::vector<int64_t> positions_;  // by rank; -1 = none
 };
 
-// The ranks that hold one box, as a union of disjoint products of strided ranges of positions, never as a list
-// (a list is the union of single positions). Indices run over the products in order, each product in ascending position.
+// The ranks that hold one box, as a union of disjoint products of strided ranges of positions,
+// never as a list (a list is the union of single positions). Indices run over the products in
+// order, each product in ascending position.
 class HolderSet {
  public:
   struct Range {
@@ -64,27 +65,34 @@ class HolderSet {
     int64_t count;
     friend auto operator<=>(const Range&, const Range&) = default;
   };
-  struct Product {  // { start + sum_k i_k * ranges[k].stride }, ranges from the largest stride to the smallest, counts > 1
+  struct Product {  // { start + sum_k i_k * ranges[k].stride }, ranges from the largest stride to
+                    // the smallest, counts > 1
     int64_t start = 0;
     std::vector<Range> ranges;
     int64_t size() const;
     friend auto operator<=>(const Product&, const Product&) = default;
   };
 
-  // Products are disjoint, each with ranges that step over all that smaller ranges span. They are brought to a canonical
-  // form: sorted, without ranges of one, and as one product where the union is one.
+  // Products are disjoint, each with ranges that step over all that smaller ranges span. They are
+  // brought to a canonical form: sorted, without ranges of one, and as one product where the union
+  // is one.
   HolderSet(std::shared_ptr<const RankTable> table, std::vector<Product> products);
   // The set of these positions, which ascend.
-  static HolderSet FromPositions(std::shared_ptr<const RankTable> table, const std::vector<int64_t>& positions);
+  static HolderSet FromPositions(std::shared_ptr<const RankTable> table,
+                                 const std::vector<int64_t>& positions);
 
   int64_t size() const { return size_; }
-  RankId At(int64_t index) const;                       // cost: number of products and ranges
-  std::optional<int64_t> IndexOf(RankId rank) const;    // likewise
+  RankId At(int64_t index) const;                     // cost: number of products and ranges
+  std::optional<int64_t> IndexOf(RankId rank) const;  // likewise
   bool Contains(RankId rank) const { return IndexOf(rank).has_value(); }
   const std::vector<Product>& products() const { return products_; }
   // Orders by products; equal only if the sets list equal positions in equal order.
-  friend bool operator==(const HolderSet& a, const HolderSet& b) { return a.products_ == b.products_; }
-  friend auto operator<=>(const HolderSet& a, const HolderSet& b) { return a.products_ <=> b.products_; }
+  friend bool operator==(const HolderSet& a, const HolderSet& b) {
+    return a.products_ == b.products_;
+  }
+  friend auto operator<=>(const HolderSet& a, const HolderSet& b) {
+    return a.products_ <=> b.products_;
+  }
 
  private:
   std::shared_ptr<const RankTable> table_;
@@ -92,7 +100,8 @@ class HolderSet {
   int64_t size_ = 0;
 };
 
-// SEAM. Immutable; any thread may read. Both questions cost what their answer is long, not what the world is.
+// SEAM. Immutable; any thread may read. Both questions cost what their answer is long, not what the
+// world is.
 class ShardMap {
  public:
   using HolderVisitor = std::function<void(const Box& part, const HolderSet& holders)>;
@@ -101,14 +110,14 @@ class ShardMap {
   virtual const StateCatalog& catalog() const = 0;
   virtual std::vector<RankId> Ranks() const = 0;  // ranks that may hold anything
 
-  // The buffers of a rank and the shards in them, ordered by (tensor, box). No box of a tensor overlaps another
-  // on the same rank. Empty for a rank that holds nothing.
+  // The buffers of a rank and the shards in them, ordered by (tensor, box). No box of a tensor
+  // overlaps another on the same rank. Empty for a rank that holds nothing.
   virtual std::vector<Buffer> BuffersOf(RankId rank) const = 0;
   virtual std::vector<Shard> ShardsOf(RankId rank) const = 0;
 
-  // Calls visit once for each part of `box`: disjoint, covering all of it that anybody holds, each with everyone who
-  // holds it. A part is (a box of the map's own partition of the tensor) ∩ box, the same boxes whatever is asked, in
-  // an order that depends on the map and `box` only.
+  // Calls visit once for each part of `box`: disjoint, covering all of it that anybody holds, each
+  // with everyone who holds it. A part is (a box of the map's own partition of the tensor) ∩ box,
+  // the same boxes whatever is asked, in an order that depends on the map and `box` only.
   virtual void VisitHolders(TensorId tensor, const Box& box, const HolderVisitor& visit) const = 0;
 
   virtual uint64_t Fingerprint() const = 0;
@@ -122,13 +131,15 @@ struct BucketEntry {
   friend bool operator==(const BucketEntry&, const BucketEntry&) = default;
 };
 
-// A flat run of a stage's parameters: what the data-parallel reduction, ZeRO and the optimizer work on.
+// A flat run of a stage's parameters: what the data-parallel reduction, ZeRO and the optimizer work
+// on.
 struct Bucket {
   std::string name;  // "layers.3", "embedding", "stage" ...
   std::vector<BucketEntry> entries;
   int64_t real_elems = 0;  // end of the last entry
   int64_t elems = 0;       // with padding at the end
-  bool trainable = true;   // frozen parameters lie in buckets of their own, which no optimizer touches
+  bool trainable =
+      true;  // frozen parameters lie in buckets of their own, which no optimizer touches
 };
 
 class Placement;
@@ -136,19 +147,21 @@ class Placement;
 // The shard map of a layout.
 class LayoutShardMap final : public ShardMap {
  public:
-  // Refuses (naming tensor, axis, extent, degree) layouts that do not validate or that cut inside a declared block.
-  static Result<std::shared_ptr<const LayoutShardMap>> Make(std::shared_ptr<const StateCatalog> catalog,
-                                                            const Layout& layout);
+  // Refuses (naming tensor, axis, extent, degree) layouts that do not validate or that cut inside a
+  // declared block.
+  static Result<std::shared_ptr<const LayoutShardMap>> Make(
+      std::shared_ptr<const StateCatalog> catalog, const Layout& layout);
 
   const Layout& layout() const { return layout_; }
   const std::shared_ptr<const StateCatalog>& shared_catalog() const { return catalog_; }
 
   // The buckets of (stage, tp position), in buffer order; equal for all dp positions.
   std::vector<Bucket> BucketsOf(int32_t stage, int32_t tp) const;
-  // Whether `kind` is cut over dp in this layout; then a rank's buffer of bucket b has elems / dp elements.
+  // Whether `kind` is cut over dp in this layout; then a rank's buffer of bucket b has elems / dp
+  // elements.
   bool CutOverDp(Kind kind) const;
-  // Index in BuffersOf(rank) of the buffer that holds `kind` of bucket `bucket` (index in BucketsOf); none if no parameter
-  // of the bucket has that kind.
+  // Index in BuffersOf(rank) of the buffer that holds `kind` of bucket `bucket` (index in
+  // BucketsOf); none if no parameter of the bucket has that kind.
   std::optional<BufferIndex> BufferOf(RankId rank, Kind kind, int32_t bucket) const;
 
   const StateCatalog& catalog() const override { return *catalog_; }
@@ -160,8 +173,10 @@ class LayoutShardMap final : public ShardMap {
 
  private:
   LayoutShardMap(std::shared_ptr<const StateCatalog> catalog, const Layout& layout);
-  // Visits `box`, which lies in the box that tensor-parallel positions [tp_begin, tp_end) have in common.
-  void VisitPart(TensorId tensor, int32_t tp_begin, int32_t tp_end, const Box& box, const HolderVisitor& visit) const;
+  // Visits `box`, which lies in the box that tensor-parallel positions [tp_begin, tp_end) have in
+  // common.
+  void VisitPart(TensorId tensor, int32_t tp_begin, int32_t tp_end, const Box& box,
+                 const HolderVisitor& visit) const;
 
   std::shared_ptr<const StateCatalog> catalog_;
   Layout layout_;
@@ -177,15 +192,15 @@ class ExplicitShardMap final : public ShardMap {
     std::vector<Buffer> buffers;
     std::vector<Shard> shards;
   };
-  // Refuses shards outside their tensor or buffer, overlapping shards of one rank, unknown tensors, and — unless
-  // `allow_missing` — elements that nobody holds; names tensor, box and ranks.
-  static Result<std::shared_ptr<const ExplicitShardMap>> Make(std::shared_ptr<const StateCatalog> catalog,
-                                                              std::vector<Holding> holdings,
-                                                              bool allow_missing = false);
+  // Refuses shards outside their tensor or buffer, overlapping shards of one rank, unknown tensors,
+  // and — unless `allow_missing` — elements that nobody holds; names tensor, box and ranks.
+  static Result<std::shared_ptr<const ExplicitShardMap>> Make(
+      std::shared_ptr<const StateCatalog> catalog, std::vector<Holding> holdings,
+      bool allow_missing = false);
   // The same holdings as `map`, as a list; with `ranks`, only what those ranks hold.
-  static Result<std::shared_ptr<const ExplicitShardMap>> Copy(std::shared_ptr<const StateCatalog> catalog,
-                                                              const ShardMap& map, const std::vector<RankId>& ranks,
-                                                              bool allow_missing = false);
+  static Result<std::shared_ptr<const ExplicitShardMap>> Copy(
+      std::shared_ptr<const StateCatalog> catalog, const ShardMap& map,
+      const std::vector<RankId>& ranks, bool allow_missing = false);
 
   const StateCatalog& catalog() const override { return *catalog_; }
   std::vector<RankId> Ranks() const override;
@@ -204,7 +219,8 @@ class ExplicitShardMap final : public ShardMap {
   std::shared_ptr<const StateCatalog> catalog_;
   std::vector<Holding> holdings_;  // by rank
   std::shared_ptr<const RankTable> table_;
-  std::vector<std::vector<Part>> parts_;  // by tensor: every part lies in one shard of each of its holders
+  std::vector<std::vector<Part>>
+      parts_;  // by tensor: every part lies in one shard of each of its holders
 };
 
 }  // namespace dynatrain::vps
