@@ -85,7 +85,8 @@ class SwitchAgent::Impl {
   }
 
   // Training thread.
-  Result<BoundaryResult> Take(SwitchParticipant* participant, int64_t step);
+  // Shares the switch: the background thread lets go of its part if it loses the store.
+  Result<BoundaryResult> Take(std::shared_ptr<SwitchParticipant> participant, int64_t step);
   std::optional<BoundaryResult> TakeNotice();  // needs mutex_
 
   const SwitchParticipant::Context context_;
@@ -122,7 +123,7 @@ std::optional<BoundaryResult> SwitchAgent::Impl::TakeNotice() {
 }
 
 Result<BoundaryResult> SwitchAgent::Impl::AtStepBoundary(int64_t step, bool all_ready) {
-  SwitchParticipant* participant = nullptr;
+  std::shared_ptr<SwitchParticipant> participant;
   {
     const std::lock_guard lock(mutex_);
     if (!fatal_.ok()) return fatal_;
@@ -134,15 +135,15 @@ Result<BoundaryResult> SwitchAgent::Impl::AtStepBoundary(int64_t step, bool all_
     }
     phase_ = Phase::kMoving;
     ready_ = 0;
-    participant = participant_.get();
+    participant = participant_;
   }
-  return Take(participant, step);
+  return Take(std::move(participant), step);
 }
 
 Result<BoundaryResult> SwitchAgent::Impl::WaitWhileIdle() {
   DT_CHECK(!current_->active());
   while (true) {
-    SwitchParticipant* participant = nullptr;
+    std::shared_ptr<SwitchParticipant> participant;
     {
       const std::lock_guard lock(mutex_);
       if (!fatal_.ok()) return fatal_;
@@ -151,15 +152,16 @@ Result<BoundaryResult> SwitchAgent::Impl::WaitWhileIdle() {
       if (phase_ == Phase::kReady) {
         phase_ = Phase::kMoving;
         ready_ = 0;
-        participant = participant_.get();
+        participant = participant_;
       }
     }
-    if (participant) return Take(participant, -1);
+    if (participant) return Take(std::move(participant), -1);
     Rest(context_.options.poll);
   }
 }
 
-Result<BoundaryResult> SwitchAgent::Impl::Take(SwitchParticipant* participant, int64_t step) {
+Result<BoundaryResult> SwitchAgent::Impl::Take(std::shared_ptr<SwitchParticipant> participant,
+                                               int64_t step) {
   const Result<Outcome> outcome = participant->Move(*store_, step);
   const bool committed = outcome.ok() && *outcome == Outcome::kCommitted;
   if (outcome.ok()) desk_.Add(*participant, committed && participant->next()->active());

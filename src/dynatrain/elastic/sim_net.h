@@ -37,6 +37,13 @@ class SimNet {
   // The process of `rank` is gone: connections to it break.
   void Gone(RankId rank) { gone_.insert(rank); }
 
+  // Takes back what has not failed yet.
+  void Disarm() {
+    fail_setup_.clear();
+    fail_transfer_.clear();
+    corrupt_.clear();
+  }
+
   // The last epoch that `rank` made a transport of.
   std::string last_epoch(RankId rank) const;
 

@@ -31,6 +31,8 @@ class SimStoreServer {
   void FailNext(RankId owner) { fail_next_.insert(owner); }
   // No operation of `owner` comes through before `until`.
   void Cut(RankId owner, TimePoint until) { cut_until_[owner] = until; }
+  // Takes back what has not failed yet.
+  void Disarm() { fail_next_.clear(); }
   // Whether `owner` has lost the store for good.
   bool Lost(RankId owner) const { return lost_.contains(owner); }
 

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/elastic/sim_oracle.h"
 #include "dynatrain/elastic/switch_votes.h"
 
 namespace dynatrain::elastic {
@@ -17,64 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using What = BoundaryResult::What;
-
-// Uneven in everything: axes that do not divide, a replicated vector, a tie over the pipeline's
-// ends, a frozen parameter.
-std::shared_ptr<const vps::StateCatalog> TinyCatalog() {
-  static const std::shared_ptr<const vps::StateCatalog> shared = [] {
-    auto catalog = std::make_shared<vps::StateCatalog>();
-    const auto add = [&catalog](std::string name, vps::Shape shape, vps::Split split,
-                                std::vector<vps::Home> homes, bool trainable = true) {
-      vps::Parameter parameter{
-          std::move(name), shape, std::move(split), std::move(homes), vps::Fp32AdamKinds(),
-          trainable,       true};
-      if (!trainable) parameter.kinds.resize(1);
-      DT_CHECK(catalog->Add(std::move(parameter)).ok());
-    };
-    add("embedding", {7, 3}, vps::Split::Balanced(0), {vps::Home::Embedding(), vps::Home::Head()});
-    for (int32_t layer = 0; layer < 3; ++layer) {
-      add(fmt::format("layers.{}.up", layer), {5 + layer, 3}, vps::Split::Balanced(0),
-          {vps::Home::Layer(layer)});
-      add(fmt::format("layers.{}.down", layer), {3, 5}, vps::Split::Balanced(1),
-          {vps::Home::Layer(layer)});
-      add(fmt::format("layers.{}.norm", layer), {3}, vps::Split::None(), {vps::Home::Layer(layer)});
-    }
-    add("rope", {4}, vps::Split::None(), {vps::Home::Layer(1)}, false);
-    return catalog;
-  }();
-  return shared;
-}
-
-// The oracle: what element `index` of a tensor is after `step` training steps, as raw bits.
-uint32_t Element(vps::TensorId tensor, int64_t index, int64_t step) {
-  return static_cast<uint32_t>(
-      Mix64(Mix64(static_cast<uint64_t>(tensor) * 0x10001 + static_cast<uint64_t>(step)) ^
-            static_cast<uint64_t>(index)));
-}
-
-// Calls visit(tensor, index in the whole tensor, pointer to the element) for all elements of a
-// rank.
-template <class Visit>
-void VisitElements(const LayoutInstance& instance, const std::vector<vps::Shard>& shards,
-                   engine::StateBuffers* state, Visit visit) {
-  const vps::StateCatalog& catalog = instance.map->catalog();
-  for (const vps::Shard& shard : shards) {
-    const vps::Box whole = vps::Box::Whole(catalog.shape_of(shard.tensor));
-    std::byte* data = state->bytes(shard.buffer).data();
-    vps::Coords at = shard.box.lo();
-    for (int64_t i = 0; i < shard.box.elems(); ++i) {
-      int64_t offset = shard.offset;
-      for (int axis = 0; axis < at.dims(); ++axis) {
-        offset += (at[axis] - shard.box.lo()[axis]) * shard.strides[axis];
-      }
-      visit(shard.tensor, vps::FlatIndex(whole, at), data + offset * 4);
-      for (int axis = at.dims() - 1; axis >= 0; --axis) {
-        if (++at[axis] < shard.box.hi()[axis]) break;
-        at[axis] = shard.box.lo()[axis];
-      }
-    }
-  }
-}
 
 class World;
 
@@ -103,6 +46,8 @@ class SimRank final : public Host {
   bool Take(const BoundaryResult& result, int64_t before);
   void CheckMayTrain();
   void Enter();
+  // An idle rank's own idea of the step, never to be heard of.
+  int64_t Forgotten() const { return -1000 - rank_; }
   void CheckState(std::string_view when);
   void Train();
 
@@ -183,11 +128,14 @@ class World {
   void Ask(Store& store, const std::string& spec);
   bool AwaitDecision(int64_t id, Duration timeout);
   void TryAgain(Store& store);
+  void AwaitReports();
+  bool AllLive() const;
   void CheckEnd();
 
   std::vector<int64_t> steps_of_rank_ = std::vector<int64_t>(16);
   std::vector<bool> struck_ = std::vector<bool>(16);
   bool faults_on_ = true;
+  TimePoint quiet_from_{};                                       // the last cut or stop is over
   std::map<std::pair<int64_t, int64_t>, Reduction> reductions_;  // by epoch, step
   int64_t last_committed_ = 0;
   int64_t last_id_ = 0;
@@ -203,7 +151,8 @@ struct SimRank::Token {
   RankId rank_id;
   int64_t epoch;
   ~Token() {
-    if (rank->leaving || world->scheduler.killed(rank_id) || world->Over(epoch)) return;
+    const bool gone = world->scheduler.killed(rank_id) || world->server.Lost(rank_id);
+    if (rank->leaving || gone || world->Over(epoch)) return;
     world->Violation("rank {} freed its instance of epoch {} before a decision", rank_id, epoch);
   }
 };
@@ -281,7 +230,7 @@ void SimRank::Run() {
                       std::memcpy(element, &bits, 4);
                     });
     } else {
-      step_ = -1000 - rank_;  // a newcomer's own idea of the step, never to be heard of
+      step_ = Forgotten();
     }
     while (agent_->current().active() ? Step() : WaitIdle()) {
     }
@@ -304,7 +253,8 @@ bool SimRank::Step() {
   if (world_.scheduler.killed(rank_)) return false;
   ++step_;
   Train();
-  world_.scheduler.Yield();
+  world_.clock.SleepUntil(world_.clock.Now() +
+                          milliseconds(world_.scheduler.random().Between(5, 60)));
   const bool ready = agent_->ready();
   const auto reduced = world_.Reduce(agent_->current(), step_, rank_, ready);
   if (!reduced) return false;
@@ -336,7 +286,10 @@ bool SimRank::Take(const BoundaryResult& result, int64_t before) {
     world_.Violation("rank {} entered epoch {}: decision is '{}'", rank_, now.epoch,
                      world_.DecisionOf(now.epoch));
   }
-  if (!now.active()) return true;
+  if (!now.active()) {
+    step_ = Forgotten();
+    return true;
+  }
   Enter();
   int64_t told = -1;
   if (result.job_state.starts_with("step=")) {
@@ -431,6 +384,7 @@ void World::Strike(RankId owner) {
 
 void World::Apply(const SimFault& fault) {
   const TimePoint until = scheduler.now() + fault.lasts;
+  quiet_from_ = std::max(quiet_from_, until);
   switch (fault.kind) {
     case SimFault::Kind::kKill:
       scheduler.Kill(fault.victim);
@@ -512,23 +466,45 @@ void World::Launch() {
   AwaitDecision(last_id_, seconds(25));
   faults_on_ = false;
   scheduler.SetImpatience(0, {});
+  server.Disarm();
+  net.Disarm();
+  for (auto& rank : ranks) rank->fail_allocation = false;
   TryAgain(*store);
+  AwaitReports();
   end_requested = true;
   // Ranks that are idle learn it from the store, the others from their reduction.
   if (!EndJob(*store, "the end").ok()) Violation("the job could not be ended");
 }
 
+// A job that ends with a report owed would lose it.
+void World::AwaitReports() {
+  scheduler.Block(scheduler.now() + seconds(40), [this] {
+    for (int64_t id = 1; id <= last_id_; ++id) {
+      if (!reports.contains(id)) return !AllLive();
+    }
+    return true;
+  });
+}
+
+bool World::AllLive() const {
+  for (RankId rank = 0; rank < script.num_ranks; ++rank) {
+    if (Dead(rank) || server.Lost(rank)) return false;
+  }
+  return true;
+}
+
 // If all ranks live: what was rolled back commits now that nothing fails.
 void World::TryAgain(Store& store) {
-  const auto all_live = [this] {
-    for (RankId rank = 0; rank < script.num_ranks; ++rank) {
-      if (Dead(rank) || server.Lost(rank)) return false;
+  const auto settled = [this] {
+    if (scheduler.now() < quiet_from_) return !AllLive();
+    for (int64_t id = 1; id <= last_id_; ++id) {
+      if (DecisionOf(id).empty()) return !AllLive();
     }
     return true;
   };
-  // Cuts and stops last 8 s at most; a decision may still be owed to them.
-  scheduler.Block(scheduler.now() + seconds(20), [&] { return !all_live(); });
-  if (!all_live()) return;
+  scheduler.Block(std::max(scheduler.now(), quiet_from_), [this] { return !AllLive(); });
+  scheduler.Block(scheduler.now() + seconds(20), settled);
+  if (!AllLive()) return;
   for (int64_t id = 1; id <= last_id_; ++id) {
     if (DecisionOf(id).empty()) Violation("switch {} is undecided though nobody died", id);
   }
@@ -541,7 +517,7 @@ void World::TryAgain(Store& store) {
   }
   Ask(store, spec);
   AwaitDecision(last_id_, seconds(30));
-  if (DecisionOf(last_id_) != "commit" && all_live()) {
+  if (DecisionOf(last_id_) != "commit" && AllLive()) {
     Violation("switch {} was off ('{}') and tried again gives '{}'", last_id_ - 1, decision,
               DecisionOf(last_id_));
   }

@@ -93,6 +93,8 @@ class Host {
 struct SwitchOptions {
   engine::Verify verify = engine::Verify::kMoved;
   engine::Fill fill = engine::Fill::kZero;
+  // For groups, transport and host, from the moment that all have planned; the wait for all plans
+  // takes twice as long at most, since others may still be stuck in a switch before this one.
   Duration prepare_timeout = std::chrono::seconds(120);
   Duration move_timeout =
       std::chrono::seconds(30);  // for each wait while moving, and for the decision

@@ -31,10 +31,12 @@ Status SwitchParticipant::Prepare(Store& store) {
 }
 
 Status SwitchParticipant::PrepareSteps(Store& store) {
-  const TimePoint deadline = context_.clock->Now() + context_.options.prepare_timeout;
+  const Duration timeout = context_.options.prepare_timeout;
   stage_vote_ = "planned";
   DT_RETURN_IF_ERROR(Plan());
-  DT_RETURN_IF_ERROR(VotePlanned(store, deadline));
+  // Others may be that long in the groups of a switch before this one, which is off already.
+  DT_RETURN_IF_ERROR(VotePlanned(store, context_.clock->Now() + 2 * timeout));
+  const TimePoint deadline = context_.clock->Now() + timeout;
   stage_vote_ = "prepared";
   DT_RETURN_IF_ERROR(Build(deadline));
   DT_RETURN_IF_ERROR(VotePrepared(store, deadline));
