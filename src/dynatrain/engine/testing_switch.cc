@@ -7,11 +7,53 @@
 #include <set>
 #include <thread>
 
+#include "dynatrain/engine/storage.h"
+
 namespace dynatrain::engine::testing {
 namespace {
 
 using vps::ShardMap;
 using vps::testing::State;
+
+// What one rank's state takes now, each storage counted once.
+ByteCount ResidentBytes(const StateBuffers& a, const StateBuffers& b) {
+  std::set<Storage*> storages;
+  for (const StateBuffers* state : {&a, &b}) {
+    for (int i = 0; i < state->num_buffers(); ++i) storages.insert(state->storage(i).get());
+  }
+  ByteCount bytes = 0;
+  for (const Storage* storage : storages) bytes += storage->ResidentBytes();
+  return bytes;
+}
+
+// Looks at the memory whenever the transport is called.
+class MeasuringTransport final : public transport::Transport {
+ public:
+  MeasuringTransport(std::unique_ptr<Transport> inner, std::function<void()> measure)
+      : inner_(std::move(inner)), measure_(std::move(measure)) {}
+  RankId rank() const override { return inner_->rank(); }
+  const std::vector<RankId>& ranks() const override { return inner_->ranks(); }
+  transport::Capabilities capabilities() const override { return inner_->capabilities(); }
+  std::string name() const override { return inner_->name(); }
+  Result<transport::OpId> Send(RankId to, transport::Tag tag, ConstByteSpan data) override {
+    measure_();
+    return inner_->Send(to, tag, data);
+  }
+  Result<transport::OpId> Receive(RankId from, transport::Tag tag, ByteSpan data) override {
+    measure_();
+    return inner_->Receive(from, tag, data);
+  }
+  Status Wait(transport::OpId op, Duration timeout) override {
+    const Status status = inner_->Wait(op, timeout);
+    measure_();
+    return status;
+  }
+  void Abort() override { inner_->Abort(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  const std::function<void()> measure_;
+};
 
 // Everything of one rank; destroyed in this order: the transport before the memory it may still touch.
 struct Rank {
@@ -20,6 +62,9 @@ struct Rank {
   StateBuffers new_state;
   std::unique_ptr<Staging> staging;
   std::unique_ptr<transport::Transport> transport;
+  ByteCount peak_bytes = 0;
+
+  void Measure() { peak_bytes = std::max(peak_bytes, ResidentBytes(old_state, new_state) + program.stats.staging_bytes); }
 };
 
 StateBuffers Load(const ShardMap& map, RankId rank, const State& state) {
@@ -45,6 +90,9 @@ std::vector<std::vector<std::byte>> Dump(const StateBuffers& state) {
 }
 
 Status RunRank(Rank* rank, const SwitchOptions& options) {
+  if (rank->program.mode == Mode::kStream) {
+    rank->transport = std::make_unique<MeasuringTransport>(std::move(rank->transport), [rank] { rank->Measure(); });
+  }
   const auto report = Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
                               rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
   if (!report.ok()) rank->transport.reset();
@@ -58,7 +106,8 @@ Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to, const
   if (options.change) options.change(&rank.program);
   const RankId id = rank.program.rank;
   rank.old_state = Load(from, id, state);
-  auto fresh = StateBuffers::AllocateReusing(to, id, Fill::kNan, rank.old_state, rank.program.alias);
+  const auto make = options.compile.mode == Mode::kStream ? StateBuffers::Reserve : StateBuffers::AllocateReusing;
+  auto fresh = make(to, id, Fill::kNan, rank.old_state, rank.program.alias);
   DT_CHECK_MSG(fresh.ok(), fresh.status().ToString());
   rank.new_state = *std::move(fresh);
   auto staging = Staging::Make(rank.program, options.verify);
@@ -82,12 +131,12 @@ std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
 }
 
 std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to, const planner::Topology& topology,
-                                const std::vector<RankId>& ranks) {
+                                const std::vector<RankId>& ranks, const CompileOptions& options) {
   std::vector<Program> programs;
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(from, to, topology, rank);
     EXPECT_TRUE(route.ok()) << route.status().ToString();
-    auto program = Compile(*route, from, to, topology, ranks);
+    auto program = Compile(*route, from, to, topology, ranks, options);
     EXPECT_TRUE(program.ok()) << program.status().ToString();
     programs.push_back(*std::move(program));
   }
@@ -111,7 +160,7 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
   const std::vector<RankId> ids = options.ranks.empty() ? UnionOfRanks(from, to) : options.ranks;
   transport::LocalHub hub(ids, options.transport);
   std::vector<Rank> ranks;
-  for (Program& program : CompileAll(from, to, options.topology, ids)) {
+  for (Program& program : CompileAll(from, to, options.topology, ids, options.compile)) {
     ranks.push_back(Prepare(from, state, to, options, std::move(program), &hub));
   }
   std::vector<Status> results(ranks.size());
@@ -125,6 +174,10 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
     const RankId id = ranks[i].program.rank;
     result.status[id] = results[i];
     result.stats[id] = ranks[i].program.stats;
+    result.peak_bytes[id] = ranks[i].peak_bytes;
+    for (int b = 0; b < ranks[i].old_state.num_buffers(); ++b) {
+      result.resident_old_bytes[id].push_back(ranks[i].old_state.storage(b)->ResidentBytes());
+    }
     if (ranks[i].old_state.num_buffers() > 0 || state.contains(id)) result.old_state[id] = Dump(ranks[i].old_state);
     const auto members = to.Ranks();
     if (std::count(members.begin(), members.end(), id) > 0) result.new_state[id] = Dump(ranks[i].new_state);

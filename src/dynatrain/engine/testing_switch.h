@@ -19,13 +19,15 @@ std::vector<RankId> UnionOfRanks(const vps::ShardMap& from, const vps::ShardMap&
 
 // The program of every rank, each compiled alone. Fails the test on an error.
 std::vector<Program> CompileAll(const vps::ShardMap& from, const vps::ShardMap& to,
-                                const planner::Topology& topology, const std::vector<RankId>& ranks);
+                                const planner::Topology& topology, const std::vector<RankId>& ranks,
+                                const CompileOptions& options = {});
 
 struct SwitchOptions {
   planner::Topology topology;
   std::vector<RankId> ranks;  // empty: UnionOfRanks
   transport::LocalOptions transport;
   Verify verify = Verify::kMoved;
+  CompileOptions compile;
   Duration timeout = std::chrono::seconds(20);
   std::map<RankId, std::vector<transport::Fault>> faults;
   std::function<void(Program*)> change;  // applied to each compiled program
@@ -36,12 +38,16 @@ struct SwitchResult {
   vps::testing::State old_state;  // after the switch
   vps::testing::State new_state;
   std::map<RankId, ProgramStats> stats;
+  // Most bytes that a rank's old state, new state and staging took, looked up at each call of its transport.
+  std::map<RankId, ByteCount> peak_bytes;
+  std::map<RankId, std::vector<ByteCount>> resident_old_bytes;  // of each old buffer, afterwards
 
   bool ok() const;
   std::string ToString() const;  // the errors
 };
 
-// Moves `state` of map `from` to map `to`. New memory is filled with the NaN pattern first.
+// Moves `state` of map `from` to map `to`. New memory is filled with the NaN pattern first. `old_state` of a streaming
+// switch is what it has left.
 SwitchResult RunSwitch(const vps::ShardMap& from, const vps::testing::State& state, const vps::ShardMap& to,
                        const SwitchOptions& options);
 

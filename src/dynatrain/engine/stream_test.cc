@@ -1,0 +1,324 @@
+// Phases and streaming: exact, inside the stated peak, and never ahead of an acknowledgement.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "dynatrain/engine/checker.h"
+#include "dynatrain/engine/copy.h"
+#include "dynatrain/engine/memory_plan.h"
+#include "dynatrain/engine/phases.h"
+#include "dynatrain/engine/testing_switch.h"
+#include "dynatrain/vps/random_layouts.h"
+
+namespace dynatrain::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using planner::Piece;
+using testing::RunSwitch;
+using testing::SwitchOptions;
+using testing::SwitchResult;
+using ::testing::HasSubstr;
+using vps::Box;
+using vps::LayoutShardMap;
+using vps::ShardMap;
+using vps::StateCatalog;
+using vps::testing::DistinctValue;
+using vps::testing::MakeState;
+using vps::testing::State;
+
+std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, std::string_view spec) {
+  const auto layout = vps::ParseLayout(spec);
+  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
+  auto map = LayoutShardMap::Make(std::move(catalog), *layout);
+  EXPECT_TRUE(map.ok()) << map.status().ToString();
+  return *map;
+}
+
+// `layers` layers of a [rows, columns] matrix split by rows, one split by columns, and a replicated vector.
+std::shared_ptr<const StateCatalog> Model(int32_t layers, int64_t rows, int64_t columns) {
+  auto catalog = std::make_shared<StateCatalog>();
+  const auto add = [&](std::string name, vps::Coords shape, vps::Split split, int32_t layer) {
+    vps::Parameter p;
+    p.name = std::move(name);
+    p.shape = shape;
+    p.split = std::move(split);
+    p.homes = {vps::Home::Layer(layer)};
+    p.kinds = vps::Fp32AdamKinds();
+    EXPECT_TRUE(catalog->Add(std::move(p)).ok());
+  };
+  for (int32_t l = 0; l < layers; ++l) {
+    add(fmt::format("l{}.up", l), {rows, columns}, vps::Split::Balanced(0), l);
+    add(fmt::format("l{}.down", l), {columns, rows}, vps::Split::Balanced(1), l);
+    add(fmt::format("l{}.norm", l), {columns}, vps::Split::None(), l);
+  }
+  return catalog;
+}
+
+// State with a value per element, made from the shards without the (slow) element oracle.
+State Numbered(const ShardMap& map) {
+  State state;
+  for (const RankId rank : map.Ranks()) {
+    for (const vps::Buffer& buffer : map.BuffersOf(rank)) {
+      state[rank].emplace_back(static_cast<size_t>(buffer.bytes()));
+    }
+    for (const vps::Shard& shard : map.ShardsOf(rank)) {
+      auto& bytes = state[rank][static_cast<size_t>(shard.buffer)];
+      const vps::Coords strides = vps::RowMajorStrides(map.catalog().shape_of(shard.tensor));
+      std::vector<std::byte> run(static_cast<size_t>(shard.box.elems() * 4));
+      vps::Coords index = shard.box.lo();
+      for (size_t i = 0; i < run.size(); i += 4) {
+        uint64_t flat = 0;
+        for (int a = 0; a < index.dims(); ++a) flat += static_cast<uint64_t>(index[a] * strides[a]);
+        const auto value = static_cast<uint32_t>(Mix64(static_cast<uint64_t>(shard.tensor) << 40 | flat)) | 1U;
+        std::memcpy(&run[i], &value, 4);
+        for (int a = index.dims() - 1; a >= 0 && ++index[a] == shard.box.hi()[a]; --a) index[a] = shard.box.lo()[a];
+      }
+      Unpack(run, {shard.buffer, shard.offset, shard.box.shape(), shard.strides, 4}, bytes);
+    }
+  }
+  return state;
+}
+
+TEST(PhaseCuts, EveryElementHasOnePhaseAndRunsAreAboutEqual) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Random random(seed);
+    const auto catalog = vps::testing::RandomCatalog(&random, 0);
+    const auto phases = static_cast<int32_t>(random.Between(1, 40));
+    const PhaseCuts cuts(*catalog, phases);
+    std::vector<ByteCount> bytes(static_cast<size_t>(phases));
+    int32_t last = 0;
+    for (const vps::StateTensor& tensor : catalog->tensors()) {
+      const vps::Shape& shape = catalog->shape_of(tensor.id);
+      if (vps::ElemCount(shape) == 0) continue;
+      std::vector<int32_t> phase_of(static_cast<size_t>(vps::ElemCount(shape)), -1);
+      cuts.Visit({tensor.id, Box::Whole(shape)}, [&](int32_t phase, const Piece& part) {
+        EXPECT_GE(phase, last);
+        last = phase;
+        bytes[static_cast<size_t>(phase)] += part.box.elems() * vps::ElemBytes(tensor.dtype);
+        for (const auto& e : vps::testing::ElementsOf(*catalog, tensor.id, part.box)) {
+          EXPECT_EQ(std::exchange(phase_of[static_cast<size_t>(e.index)], phase), -1);
+        }
+      });
+      EXPECT_TRUE(std::is_sorted(phase_of.begin(), phase_of.end()));
+      EXPECT_EQ(std::count(phase_of.begin(), phase_of.end(), -1), 0);
+      // A part of the tensor is cut at the same places as all of it.
+      const Box box = vps::testing::RandomBox(&random, shape);
+      if (box.empty()) continue;
+      int64_t seen = 0;
+      cuts.Visit({tensor.id, box}, [&](int32_t phase, const Piece& part) {
+        seen += part.box.elems();
+        for (const auto& e : vps::testing::ElementsOf(*catalog, tensor.id, part.box)) {
+          EXPECT_EQ(phase_of[static_cast<size_t>(e.index)], phase);
+        }
+      });
+      EXPECT_EQ(seen, box.elems());
+    }
+    const ByteCount run = catalog->total_bytes() / phases;
+    for (const ByteCount b : bytes) EXPECT_LE(b, run + run / 4 + 16);
+    if (HasFailure()) return;
+  }
+}
+
+struct RandomCase {
+  std::shared_ptr<const StateCatalog> catalog;
+  std::shared_ptr<const ShardMap> from, to;
+  SwitchOptions options;
+};
+
+RandomCase MakeCase(uint64_t seed) {
+  Random random(seed);
+  RandomCase c;
+  do {
+    c.catalog = vps::testing::RandomCatalog(&random, 0);
+    c.from = *LayoutShardMap::Make(c.catalog, vps::testing::RandomLayout(&random, *c.catalog, 0));
+    c.to = *LayoutShardMap::Make(c.catalog, vps::testing::RandomLayout(&random, *c.catalog, 0));
+    c.options.ranks = testing::UnionOfRanks(*c.from, *c.to);
+  } while (c.options.ranks.size() > 17);
+  if (!random.OneIn(3)) c.options.topology.ranks_per_node = static_cast<int32_t>(random.Between(1, 6));
+  c.options.transport = {.rendezvous = !random.OneIn(4),
+                         .max_outstanding = static_cast<int32_t>(random.Between(0, 3)),
+                         .max_message = random.OneIn(3) ? random.Between(8, 60) : INT64_MAX,
+                         .timing_seed = random.OneIn(4) ? 0 : seed};
+  c.options.compile.mode = random.OneIn(3) ? Mode::kKeep : Mode::kStream;
+  c.options.compile.phases = static_cast<int32_t>(random.Between(1, 12));
+  c.options.compile.window = static_cast<int32_t>(random.Between(1, 4));
+  c.options.compile.granule_bytes = 4096;
+  return c;
+}
+
+void ExpectWithinStatedPeak(const SwitchResult& result, const ShardMap& from, const ShardMap& to) {
+  const auto memory = [](const ShardMap& map, RankId rank) {
+    ByteCount bytes = 0;
+    for (const vps::Buffer& buffer : map.BuffersOf(rank)) bytes += MemoryBytes(buffer);
+    return bytes;
+  };
+  for (const auto& [rank, peak] : result.peak_bytes) {
+    const ByteCount base = std::max(memory(from, rank), memory(to, rank));
+    EXPECT_LE(peak, base + result.stats.at(rank).peak_extra_bytes) << "rank " << rank;
+  }
+}
+
+TEST(Stream, RandomPhasedSwitchesAreExactAndWithinTheStatedPeak) {
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const RandomCase c = MakeCase(seed);
+    const State before = MakeState(*c.from, DistinctValue);
+    const SwitchResult result = RunSwitch(*c.from, before, *c.to, c.options);
+    ASSERT_TRUE(result.ok()) << result.ToString();
+    EXPECT_EQ(result.new_state, MakeState(*c.to, DistinctValue));
+    if (c.options.compile.mode == Mode::kKeep) {
+      for (const auto& [rank, buffers] : before) EXPECT_EQ(result.old_state.at(rank), buffers);
+    } else {
+      ExpectWithinStatedPeak(result, *c.from, *c.to);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Stream, RandomPhasedProgramsFitTogetherAndCannotDeadlock) {
+  for (uint64_t seed = 1000; seed <= 1200; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const RandomCase c = MakeCase(seed);
+    const auto programs =
+        testing::CompileAll(*c.from, *c.to, c.options.topology, c.options.ranks, c.options.compile);
+    for (const int32_t outstanding : {1, 2}) EXPECT_EQ(CheckPrograms(programs, outstanding).ToString(), "ok");
+    std::set<std::tuple<RankId, RankId, transport::Tag>> tags;
+    for (const Program& program : programs) {
+      for (const Phase& phase : program.phases) {
+        for (const Message& m : phase.sends) EXPECT_TRUE(tags.insert({program.rank, m.peer, m.tag}).second);
+      }
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// After the switch all old memory that was not taken over is gone.
+TEST(Stream, OldMemoryGoesBackToTheSystem) {
+  const auto catalog = Model(4, 64, 96);
+  for (const auto& [a, b] : {std::pair{"tp=2,dp=1", "tp=4,dp=1"}, {"dp=4,zero=1", "dp=2,zero=1"}, {"dp=1", "dp=1,ranks=1"}}) {
+    const auto from = MapOf(catalog, a);
+    const auto to = MapOf(catalog, b);
+    SwitchOptions options;
+    options.compile = {.mode = Mode::kStream, .phases = 6, .granule_bytes = 4096};
+    const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
+    ASSERT_TRUE(result.ok()) << result.ToString();
+    EXPECT_TRUE(result.new_state == Numbered(*to));
+    ExpectWithinStatedPeak(result, *from, *to);
+    const auto programs = testing::CompileAll(*from, *to, {}, testing::UnionOfRanks(*from, *to), options.compile);
+    for (const Program& program : programs) {
+      for (size_t i = 0; i < program.old_buffers.size(); ++i) {
+        const auto taken = std::count(program.alias.begin(), program.alias.end(), static_cast<int32_t>(i));
+        EXPECT_EQ(result.resident_old_bytes.at(program.rank)[i], taken == 0 ? 0 : MemoryBytes(program.old_buffers[i]));
+      }
+    }
+  }
+}
+
+// A phase that its needer never acknowledged is still whole at its source.
+TEST(Stream, NothingIsReleasedBeforeItIsAcknowledged) {
+  const auto catalog = Model(4, 32, 64);
+  const auto from = MapOf(catalog, "tp=1,dp=1,ranks=0");
+  const auto to = MapOf(catalog, "tp=1,dp=1,ranks=1");
+  const State before = Numbered(*from);
+  for (const int32_t bad_phase : {0, 2, 5}) {
+    SwitchOptions options;
+    options.timeout = 300ms;
+    options.transport = {.rendezvous = false};
+    options.compile = {.mode = Mode::kStream, .phases = 6, .granule_bytes = 4096};
+    const auto programs = testing::CompileAll(*from, *to, {}, {0, 1}, options.compile);
+    // Each phase is a data and a hash message; flip a bit in the data of the bad one.
+    options.faults[0] = {{transport::Fault::Kind::kFlipBit, 2 * bad_phase, 3, {}}};
+    const SwitchResult result = RunSwitch(*from, before, *to, options);
+    EXPECT_EQ(result.status.at(1).code(), StatusCode::kDataLoss) << result.ToString();
+    EXPECT_FALSE(result.status.at(0).ok());
+    for (int32_t p = 0; p < 6; ++p) {
+      for (const Message& send : programs[0].phases[static_cast<size_t>(p)].sends) {
+        for (const Fragment& fragment : send.fragments) {
+          const auto buffer = static_cast<size_t>(fragment.region.buffer);
+          const bool same = HashRegion(before.at(0)[buffer], fragment.region) ==
+                            HashRegion(result.old_state.at(0)[buffer], fragment.region);
+          EXPECT_TRUE(same || p < bad_phase) << "phase " << p << " was released without acknowledgement";
+        }
+      }
+    }
+    EXPECT_EQ(bad_phase > 0, result.old_state != before) << "earlier phases are released";
+  }
+}
+
+TEST(FewestPhases, FindsTheSmallestThatFitsAndStatesTheLeastBudget) {
+  const auto catalog = Model(8, 96, 128);
+  const auto from = MapOf(catalog, "dp=4,zero=1");
+  const auto to = MapOf(catalog, "dp=2,zero=1");
+  const std::vector<RankId> ranks = {0, 1, 2, 3};
+  CompileOptions options{.mode = Mode::kStream, .window = 1, .granule_bytes = 4096};
+  const auto peak = [&](const planner::Route& route, int32_t phases) {
+    CompileOptions with = options;
+    with.phases = phases;
+    return Compile(route, *from, *to, {}, ranks, with)->stats.peak_extra_bytes;
+  };
+  for (const RankId rank : ranks) {
+    const auto route = planner::PlanRoute(*from, *to, {}, rank);
+    const auto many = FewestPhases(*route, *from, *to, {}, ranks, options, 200'000);
+    ASSERT_TRUE(many.ok()) << many.status().ToString();
+    EXPECT_LE(peak(*route, *many), 200'000);
+    for (int32_t k = 1; k < std::min(*many, 5); ++k) EXPECT_GT(peak(*route, k), 200'000);
+    EXPECT_EQ(*FewestPhases(*route, *from, *to, {}, ranks, options, int64_t{1} << 40), 1);
+    if (peak(*route, 1) == 0) continue;
+    const auto none = FewestPhases(*route, *from, *to, {}, ranks, options, -1);
+    ASSERT_EQ(none.status().code(), StatusCode::kResourceExhausted);
+    // The budget that it names does.
+    const std::string& message = none.status().message();
+    const int64_t least = std::stoll(message.substr(message.find("; ") + 2));
+    EXPECT_TRUE(FewestPhases(*route, *from, *to, {}, ranks, options, least).ok()) << message;
+  }
+}
+
+// Down to 1/64 of the state, for pairs of layouts whose shards shrink and grow evenly.
+TEST(FewestPhases, SmallBudgetsAreMetAndHold) {
+  const auto catalog = Model(16, 256, 256);
+  for (const auto& [a, b] : {std::pair{"dp=4,zero=1", "dp=2,zero=1"}, {"tp=2,dp=2", "tp=4,dp=1"}, {"dp=2,zero=1", "tp=2,dp=2,zero=1"}}) {
+    SCOPED_TRACE(fmt::format("{} to {}", a, b));
+    const auto from = MapOf(catalog, a);
+    const auto to = MapOf(catalog, b);
+    const auto ranks = testing::UnionOfRanks(*from, *to);
+    SwitchOptions options;
+    options.compile = {.mode = Mode::kStream, .window = 1, .granule_bytes = 4096};
+    int32_t phases = 1;
+    for (const RankId rank : ranks) {
+      const auto route = planner::PlanRoute(*from, *to, {}, rank);
+      const auto needed = FewestPhases(*route, *from, *to, {}, ranks, options.compile, catalog->total_bytes() / 64);
+      ASSERT_TRUE(needed.ok()) << needed.status().ToString();
+      phases = std::max(phases, *needed);
+    }
+    options.compile.phases = phases;
+    const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
+    ASSERT_TRUE(result.ok()) << result.ToString();
+    EXPECT_TRUE(result.new_state == Numbered(*to));
+    ExpectWithinStatedPeak(result, *from, *to);
+    for (const auto& [rank, stats] : result.stats) {
+      EXPECT_LE(stats.peak_extra_bytes, catalog->total_bytes() / 64) << "rank " << rank << ", " << phases << " phases";
+    }
+  }
+}
+
+TEST(Compile, RefusesOptionsThatMakeNoSense) {
+  const auto catalog = Model(1, 4, 4);
+  const auto map = MapOf(catalog, "dp=1");
+  const auto route = planner::PlanRoute(*map, *map, {}, 0);
+  const auto code = [&](const CompileOptions& options) {
+    return Compile(*route, *map, *map, {}, {0}, options).status().code();
+  };
+  EXPECT_EQ(code({.phases = 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.window = 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.chunk_bytes = 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.granule_bytes = 1000}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseMode("swap").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(*ParseMode("stream"), Mode::kStream);
+}
+
+}  // namespace
+}  // namespace dynatrain::engine
