@@ -12,7 +12,7 @@ import state_geometry as geometry
 STEPS = 200
 REQUESTS = [15, 40, 65, 90, 115, 140, 165, 180]  # the step after which each change is asked for
 OUTSIDE = 6  # index of the change that `dynatrain switch` asks for
-JOB_DEADLINE_S = 400
+JOB_DEADLINE_S = 600  # only ends a run that hangs
 RESTART_STEPS = 12
 
 
@@ -66,9 +66,9 @@ def compare_pauses(job, restart):
     switch = live[0]
     print(f"The same change both ways: {runs.RESTART_PAIR[0]} -> {runs.RESTART_PAIR[1]}\n")
     parts = ["execute", "verify", "decide", "activate"]
-    rows = [("live switch", "pause", "move", *parts[1:], "(prepared before, while training:)"),
+    rows = [("live switch", "pause", "move", *parts[1:], "prepared before, in", "which slowed training by"),
             ("", runs.ms(switch["pause_seconds"]), *(runs.ms(switch[f"{part}_seconds"]) for part in parts),
-             runs.ms(switch["prepare_seconds"]))]
+             runs.ms(switch["prepare_seconds"]), runs.ms(runs.preparation_cost(job, switch)))]
     print(runs.table(rows) + "\n")
     parts = ["save", "exit", "start", "groups", "load", "build", "other"]
     rows = [("stop and restart", "pause", *parts),
@@ -77,7 +77,8 @@ def compare_pauses(job, restart):
     pause = switch["pause_seconds"]
     print(f"ratio: {restart.pause / pause:.1f}x with process exit and start, "
           f"{restart.without_process_start / pause:.1f}x without\n"
-          "(live: with --verify full, all state checked inside the pause; restart: saved to memory, not checked)\n")
+          "(live: with --verify full, all state checked inside the pause; restart: saved to memory, not checked.\n"
+          "Parts are each the maximum over ranks, which wait for one another, so they need not add up.)\n")
     return []
 
 

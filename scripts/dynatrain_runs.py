@@ -10,6 +10,7 @@ import queue
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -210,6 +211,20 @@ def switch_problems(switch, minimum, full=True):
     if switch["kept_bytes"] != minimum.kept_bytes:
         problems.append(f"kept {switch['kept_bytes']} bytes, {minimum.kept_bytes} were there")
     return problems
+
+
+def gap_after(job, step):
+    """Seconds between the end of `step` and the start of the next one, by the ranks that report them."""
+    by_step = {event["step"]: event for event in job.of("step")}
+    return by_step[step + 1]["started"] - (by_step[step]["started"] + by_step[step]["seconds"])
+
+
+def preparation_cost(job, switch):
+    """Seconds that steps took longer, in sum, while the switch was prepared, than the steps before it (median)."""
+    seconds = {event["step"]: event["seconds"] for event in job.of("step")}
+    usual = [seconds[s] for s in range(max(1, switch["requested_step"] - 4), switch["requested_step"] + 1)]
+    during = [seconds[s] for s in range(switch["requested_step"] + 1, switch["step"] + 1)]
+    return sum(during) - len(during) * statistics.median(usual)
 
 
 def minimum_of(switch, parameters):

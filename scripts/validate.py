@@ -19,7 +19,7 @@ import loss_chart
 import state_geometry as geometry
 
 FLOOR = 1e-6  # relative; what fp32 sums in another order may differ by in a single evaluation
-JOB_DEADLINE_S = 240
+JOB_DEADLINE_S = 600  # only ends a run that hangs
 SELF_TEST_SWITCH = 1  # its dump is kept until faults were planted in copies of it
 
 
