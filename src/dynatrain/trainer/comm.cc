@@ -20,14 +20,14 @@ at::Tensor Comm::AllGather(const at::Tensor& tensor) const {
   if (size_ == 1) return tensor.unsqueeze(0);
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape.insert(shape.begin(), size_);
-  at::Tensor out = at::empty(shape, tensor.options());
-  AllGatherInto(out, tensor).Wait();
-  return out;
+  at::Tensor out = at::empty({size_ * tensor.numel()}, tensor.options());
+  AllGatherInto(out, tensor.view({-1})).Wait();
+  return out.view(shape);
 }
 
 Pending Comm::AllGatherInto(const at::Tensor& out, const at::Tensor& in) const {
   if (size_ == 1) {
-    out.copy_(in.view(out.sizes()));
+    out.copy_(in);
     return {};
   }
   at::Tensor to = out, from = in;

@@ -38,7 +38,7 @@ class Comm {
   void AllReduceSum(const at::Tensor& tensor) const;
   // [..] on each member -> [size, ..] on all.
   at::Tensor AllGather(const at::Tensor& tensor) const;
-  // `out` [size * n] receives `in` [n] of every member in order; `in` must not lie in `out`.
+  // `out` [size * n] receives `in` [n], both of one axis, of every member in order; `in` must not lie in `out`.
   Pending AllGatherInto(const at::Tensor& out, const at::Tensor& in) const;
   // Block p of `in` [size * n] goes to member p; block p of `out` comes from member p.
   Pending AllToAll(const at::Tensor& out, const at::Tensor& in) const;

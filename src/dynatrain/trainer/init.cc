@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/trainer/shard_elements.h"
 
 namespace dynatrain::trainer {
 namespace {
@@ -24,26 +25,6 @@ double NormalInStream(uint64_t stream, int64_t index) {
   const auto i = static_cast<uint64_t>(index);
   const double radius = std::sqrt(-2.0 * std::log(Uniform(Mix64(stream + 2 * i))));
   return radius * std::cos(2.0 * std::numbers::pi * Uniform(Mix64(stream + 2 * i + 1)));
-}
-
-bool EndsWith(std::string_view text, std::string_view end) { return text.ends_with(end); }
-
-// Calls visit(row-major index in the tensor, element of the buffer) for every element of a shard.
-template <class Visit>
-void ForEachElement(const vps::Shape& shape, const vps::Shard& shard, Visit visit) {
-  const vps::Box whole = vps::Box::Whole(shape);
-  vps::Coords at = shard.box.lo();
-  const int dims = shard.box.dims();
-  const int64_t count = shard.box.elems();
-  for (int64_t n = 0; n < count; ++n) {
-    int64_t offset = shard.offset;
-    for (int a = 0; a < dims; ++a) offset += (at[a] - shard.box.lo()[a]) * shard.strides[a];
-    visit(vps::FlatIndex(whole, at), offset);
-    for (int a = dims - 1; a >= 0; --a) {
-      if (++at[a] < shard.box.hi()[a]) break;
-      at[a] = shard.box.lo()[a];
-    }
-  }
 }
 
 }  // namespace
@@ -66,8 +47,8 @@ Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& m
     if (map.catalog().tensor(shard.tensor).kind != vps::Kind::kParam) continue;
     const vps::Parameter& parameter = map.catalog().parameter_of(shard.tensor);
     const uint64_t stream = StreamOf(seed, parameter.name);
-    const bool norm = EndsWith(parameter.name, "norm.weight");
-    const bool output = EndsWith(parameter.name, "attn.out.weight") || EndsWith(parameter.name, "mlp.down.weight");
+    const bool norm = parameter.name.ends_with("norm.weight");
+    const bool output = parameter.name.ends_with("attn.out.weight") || parameter.name.ends_with("mlp.down.weight");
     const double std_dev = output ? kStdDev / std::sqrt(2.0 * config.layers) : kStdDev;
     auto* out = reinterpret_cast<float*>(state->bytes(shard.buffer).data());
     ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
