@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "dynatrain/engine/copy.h"
-#include "dynatrain/engine/order.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -14,16 +13,14 @@ using vps::Shard;
 
 class MessageBuilder {
  public:
-  MessageBuilder(const Program& program, const std::vector<RankId>& ranks, bool sending)
+  MessageBuilder(const Program& program, const RoundTable& rounds, bool sending)
       : shards_(sending ? program.old_shards : program.new_shards),
         buffers_(sending ? program.old_buffers : program.new_buffers),
-        ranks_(ranks),
+        rounds_(rounds),
         rank_(program.rank) {}
 
   Status Add(const Transfer& transfer) {
-    DT_ASSIGN_OR_RETURN(const int32_t self, IndexOf(rank_));
-    DT_ASSIGN_OR_RETURN(const int32_t peer, IndexOf(transfer.peer));
-    const int32_t round = RoundOf(self, peer, static_cast<int32_t>(ranks_.size()));
+    DT_ASSIGN_OR_RETURN(const int32_t round, rounds_.RoundOf(rank_, transfer.peer));
     Message& message = by_round_[round];
     message.peer = transfer.peer;
     message.round = round;
@@ -35,7 +32,7 @@ class MessageBuilder {
 
   Result<std::vector<Message>> Finish(int32_t phase) {
     std::vector<Message> messages;
-    const int64_t rounds = NumRounds(static_cast<int32_t>(ranks_.size()));
+    const int64_t rounds = rounds_.num_rounds();
     for (auto& [round, message] : by_round_) {
       const int64_t tag = (phase * rounds + round) * kTagsPerMessage;
       if (tag + kTagsPerMessage > INT32_MAX) {
@@ -49,12 +46,6 @@ class MessageBuilder {
   }
 
  private:
-  Result<int32_t> IndexOf(RankId rank) const {
-    const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
-    if (it != ranks_.end() && *it == rank) return static_cast<int32_t>(it - ranks_.begin());
-    return InvalidArgument("rank {} is not among the {} ranks that take part", rank, ranks_.size());
-  }
-
   static bool IsOneRun(const std::vector<Fragment>& fragments) {
     const Region& first = fragments.front().region;
     int64_t next = first.offset;
@@ -68,7 +59,7 @@ class MessageBuilder {
 
   const std::vector<Shard>& shards_;
   const std::vector<Buffer>& buffers_;
-  const std::vector<RankId>& ranks_;
+  const RoundTable& rounds_;
   const RankId rank_;
   std::map<int32_t, Message> by_round_;
 };
@@ -77,8 +68,8 @@ class MessageBuilder {
 
 Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
                                            const std::vector<Transfer>& transfers,
-                                           const std::vector<RankId>& ranks, bool sending) {
-  MessageBuilder builder(program, ranks, sending);
+                                           const RoundTable& rounds, bool sending) {
+  MessageBuilder builder(program, rounds, sending);
   for (const Transfer& transfer : transfers) DT_RETURN_IF_ERROR(builder.Add(transfer));
   return builder.Finish(phase);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "dynatrain/engine/order.h"
 #include "dynatrain/engine/program.h"
 
 namespace dynatrain::engine {
@@ -13,7 +14,7 @@ namespace dynatrain::engine {
 // The messages of one direction and phase, by round. `program` has its shards and buffers already.
 Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
                                            const std::vector<planner::Transfer>& transfers,
-                                           const std::vector<RankId>& ranks, bool sending);
+                                           const RoundTable& rounds, bool sending);
 
 // Bytes of each staging slot, by (sending, slot), that the program's messages need if not in place.
 std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& program);

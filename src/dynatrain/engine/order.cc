@@ -118,6 +118,31 @@ int32_t RoundOf(int32_t a, int32_t b, int32_t n) {
   return static_cast<int32_t>((int64_t{a} + b) % fixed);
 }
 
+RoundTable::RoundTable(std::vector<RankId> ranks, const planner::Topology& topology) : ranks_(std::move(ranks)) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const bool same_node = i > 0 && topology.NodeOf(ranks_[i]) == topology.NodeOf(ranks_[i - 1]);
+    if (!same_node) ++num_nodes_;
+    places_.push_back({num_nodes_ - 1, same_node ? places_.back().local + 1 : 0});
+    largest_node_ = std::max(largest_node_, places_.back().local + 1);
+  }
+}
+
+Result<RoundTable::Place> RoundTable::PlaceOf(RankId rank) const {
+  const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  if (it != ranks_.end() && *it == rank) return places_[static_cast<size_t>(it - ranks_.begin())];
+  return InvalidArgument("rank {} is not among the {} ranks that take part", rank, ranks_.size());
+}
+
+Result<int32_t> RoundTable::RoundOf(RankId a, RankId b) const {
+  DT_ASSIGN_OR_RETURN(const Place x, PlaceOf(a));
+  DT_ASSIGN_OR_RETURN(const Place y, PlaceOf(b));
+  if (x.node == y.node) return engine::RoundOf(x.local, y.local, largest_node_);
+  const int32_t node_round = 1 + engine::RoundOf(x.node, y.node, num_nodes_);
+  const int32_t local_round =
+      IsPowerOfTwo(largest_node_) ? x.local ^ y.local : (x.local + y.local) % largest_node_;
+  return node_round * largest_node_ + local_round;
+}
+
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
   using Kind = Action::Kind;
   const Phase& phase = program.phases[static_cast<size_t>(action.phase)];

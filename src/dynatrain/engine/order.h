@@ -16,6 +16,29 @@ namespace dynatrain::engine {
 int32_t RoundOf(int32_t a, int32_t b, int32_t n);
 int32_t NumRounds(int32_t n);  // all rounds are below it
 
+// The rounds of ranks on nodes, in two levels: first each node by itself, then node meets node in node rounds, and inside a
+// node round rank meets rank in local rounds. Nodes count the ranks that take part; smaller ones are padded to the largest, whose
+// size is the number of local rounds. So at any time a node exchanges with one other node. Immutable.
+class RoundTable {
+ public:
+  RoundTable(std::vector<RankId> ranks, const planner::Topology& topology);  // ranks ascend
+  // Symmetric. kInvalidArgument if a rank does not take part.
+  Result<int32_t> RoundOf(RankId a, RankId b) const;
+  int32_t num_rounds() const { return (num_nodes_ + 1) * largest_node_; }  // all rounds are below it
+
+ private:
+  struct Place {
+    int32_t node = 0;   // counts nodes with ranks that take part
+    int32_t local = 0;  // counts such ranks of the node
+  };
+  Result<Place> PlaceOf(RankId rank) const;
+
+  std::vector<RankId> ranks_;
+  std::vector<Place> places_;
+  int32_t num_nodes_ = 0;
+  int32_t largest_node_ = 0;
+};
+
 // What goes over the wire for one message besides its data.
 enum class Wire : uint32_t { kData = 0, kHashes = 1, kAcknowledgement = 2 };
 // The tag of message.tag's companion.

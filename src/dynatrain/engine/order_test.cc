@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 
 namespace dynatrain::engine {
 namespace {
@@ -21,6 +22,36 @@ TEST(Order, EveryPairMeetsOnceAndEveryRoundIsAMatching) {
       }
     }
   }
+}
+
+// In one node round a node meets one other node at most, and in each round a rank one other rank.
+TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
+  for (const std::vector<RankId>& ranks :
+       {std::vector<RankId>{0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 4, 5, 6, 8, 9, 10}, {0, 3, 4, 9, 10, 11, 12, 13, 20},
+        {2, 3, 5, 7, 11, 13, 17, 19, 23, 29}, {5}, {1, 2}}) {
+    for (const int32_t per_node : {1, 2, 3, 4, 8, 1 << 20}) {
+      const planner::Topology topology{.ranks_per_node = per_node};
+      const RoundTable table(ranks, topology);
+      std::set<std::pair<int32_t, RankId>> busy;
+      std::set<std::tuple<int32_t, int32_t, int32_t>> node_pairs;  // round, node, node it meets
+      for (const RankId a : ranks) {
+        for (const RankId b : ranks) {
+          if (a >= b) continue;
+          const int32_t round = *table.RoundOf(a, b);
+          EXPECT_EQ(round, *table.RoundOf(b, a));
+          EXPECT_GE(round, 0);
+          EXPECT_LT(round, table.num_rounds());
+          EXPECT_TRUE(busy.insert({round, a}).second);
+          EXPECT_TRUE(busy.insert({round, b}).second);
+          node_pairs.insert({round, topology.NodeOf(a), topology.NodeOf(b)});
+          node_pairs.insert({round, topology.NodeOf(b), topology.NodeOf(a)});
+        }
+      }
+      std::set<std::pair<int32_t, int32_t>> node_busy;
+      for (const auto& [round, node, other] : node_pairs) EXPECT_TRUE(node_busy.insert({round, node}).second);
+    }
+  }
+  EXPECT_EQ(RoundTable({0, 1}, {}).RoundOf(0, 2).status().code(), StatusCode::kInvalidArgument);
 }
 
 Message Of(int32_t round) { return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false}; }

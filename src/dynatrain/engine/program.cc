@@ -22,7 +22,7 @@ using vps::Shard;
 using vps::ShardMap;
 
 // Bumped when programs of two versions would not fit together.
-constexpr uint64_t kProgramVersion = 2;
+constexpr uint64_t kProgramVersion = 3;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {
@@ -70,7 +70,7 @@ Status AddCopy(const Piece& piece, Program* program, Phase* phase) {
 }
 
 // Deals the route's pieces out to the program's phases.
-Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const std::vector<RankId>& ranks,
+Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const RoundTable& rounds,
                    Program* program) {
   const auto count = static_cast<int32_t>(program->phases.size());
   const PhaseCuts cuts(catalog, count);
@@ -88,8 +88,8 @@ Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const s
   for (int32_t p = 0; p < count; ++p) {
     const auto i = static_cast<size_t>(p);
     DT_ASSIGN_OR_RETURN(program->phases[i].receives,
-                        BuildMessages(*program, p, receives[i], ranks, /*sending=*/false));
-    DT_ASSIGN_OR_RETURN(program->phases[i].sends, BuildMessages(*program, p, sends[i], ranks, /*sending=*/true));
+                        BuildMessages(*program, p, receives[i], rounds, /*sending=*/false));
+    DT_ASSIGN_OR_RETURN(program->phases[i].sends, BuildMessages(*program, p, sends[i], rounds, /*sending=*/true));
   }
   Status status;
   for (const Piece& piece : route.keeps) {
@@ -226,7 +226,7 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   program.new_buffers = to.BuffersOf(route.rank);
   program.alias = FindAliases(program);
   program.phases.resize(static_cast<size_t>(options.phases));
-  DT_RETURN_IF_ERROR(BuildPhases(route, to.catalog(), ranks, &program));
+  DT_RETURN_IF_ERROR(BuildPhases(route, to.catalog(), RoundTable(ranks, topology), &program));
   FillStats(route, options.granule_bytes, &program);
   NameTensors(route, to.catalog(), &program);
   Hasher inputs;
