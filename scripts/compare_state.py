@@ -105,6 +105,7 @@ class Dump:
         about = json.loads((self.directory / "layout.json").read_text())
         self.spec = about["spec"]
         self.step = about["step"]
+        self.num_layers = about["model"]["num_hidden_layers"]
         self.parameters = geometry.llama_parameters(about["model"])
         self.shapes = {f"{kind}/{p.name}": p.shape for kind in geometry.KINDS for p in self.parameters}
         self.placement = geometry.place(self.parameters, geometry.parse_layout(self.spec))
@@ -235,14 +236,14 @@ def patch_element(dump, tensor, element, value):
 
 
 def flip_one_element(dump, rng):
-    tensor = f"exp_avg_sq/layers.{rng.integers(6)}.mlp.down.weight"
+    tensor = f"exp_avg_sq/layers.{rng.integers(dump.num_layers)}.mlp.down.weight"
     element = int(rng.integers(len(dump.tensors[tensor].bits)))
     patch_element(dump, tensor, element, int(dump.tensors[tensor].bits[element]) ^ 1)
     return f"lowest bit of {tensor} element {element}, on all its holders"
 
 
 def swap_two_layers(dump, rng):
-    first, second = (int(n) for n in rng.choice(6, 2, replace=False))
+    first, second = (int(n) for n in rng.choice(dump.num_layers, 2, replace=False))
     a, b = (f"param/layers.{n}.attn.out.weight" for n in (first, second))
     for tensor, other in ((a, b), (b, a)):
         values = dump.tensors[other].bits

@@ -103,7 +103,8 @@ class Job:
                                             env=environment, start_new_session=True)
         except OSError as error:
             raise RunError(f"cannot start {dynatrain}: {error}") from error
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self):
         for line in self.process.stdout:
@@ -115,6 +116,10 @@ class Job:
 
     def __exit__(self, *_):
         self.stop()
+        self._reader.join(10)
+        self.process.stdout.close()
+        if self._stderr is not None:
+            self._stderr.close()
 
     def stop(self):
         """Ends the job if it still runs: first the launcher is asked to, then the whole session is killed."""
