@@ -34,8 +34,8 @@ class RefusedInput(Cli):
     def test_global_batch_is_never_rounded(self):
         # C21: 12 sequences in micro-batches of 2 split over dp 2, 3 and 6, not over 4 or 5.
         for dp in (4, 5):
-            self.refuse(self.train_arguments("--global-batch", "12", "--micro-batch", "2", layout=f"dp={dp}"),
-                        "12", "2", str(dp))
+            self.refuse(["train", "--model", "micro-llama", "--data", self.data, "--layout", f"dp={dp}", "--steps", "3",
+                         "--global-batch", "12", "--micro-batch", "2"], "12", "2", str(dp))
 
     def test_a_scheduled_switch_is_checked_before_the_start(self):
         self.refuse(self.train_arguments("--switch", "1:pp=4"), "--switch 1:pp=4")

@@ -5,6 +5,7 @@
 //   ready   {rank, groups_seconds, load_seconds, build_seconds} before its first step; load: of a checkpoint, else 0
 //   resumed {path, step, load_seconds}                          from the lowest rank of the first layout
 //   step    {step, loss, seconds, layout, tokens, grad_norm, started}  from the lowest rank of the layout
+//   requested {id, spec, step}                                  a scheduled switch was asked for
 //   probe   {switch, when: "before" | "after", step, loss}      loss of the fixed batch
 //   switch  a SwitchReport, merged over the ranks
 //   saved   {path, step, seconds}

@@ -50,9 +50,11 @@ Result<JobSetup> JobSetup::Make(const JobConfig& config) {
 }
 
 Result<vps::Layout> JobSetup::CheckedLayout(const std::string& spec) const {
-  DT_ASSIGN_OR_RETURN(vps::Layout layout, vps::ParseLayout(spec, num_ranks));
-  DT_RETURN_IF_ERROR(layout.Validate(model.layers, num_ranks).Within(fmt::format("layout {}", spec)));
-  DT_RETURN_IF_ERROR(trainer::CheckLayout(trainer, layout).Within(fmt::format("layout {}", spec)));
+  const std::string context = fmt::format("layout {}", spec);
+  Result<vps::Layout> layout = vps::ParseLayout(spec, num_ranks);
+  if (!layout.ok()) return layout.status().Within(context);
+  DT_RETURN_IF_ERROR(layout->Validate(model.layers, num_ranks).Within(context));
+  DT_RETURN_IF_ERROR(trainer::CheckLayout(trainer, *layout).Within(context));
   return layout;
 }
 

@@ -142,9 +142,8 @@ class Job {
     control_.reset();
     progress_.End();
     const std::lock_guard lock(mutex_);
-    if (!reports_.empty()) {
-      progress_.Note("\n" + SwitchTable(ReportsInOrder()));
-    }
+    ReportUndone(status);
+    if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
     if (!status.ok()) logs_->Keep();
     return status;
   }
@@ -155,6 +154,7 @@ class Job {
   void OnEvent(RankId rank, const std::string& line);
   void OnStep(const json& event);
   void OnSwitch(const std::string& line);
+  void ReportUndone(const Status& job);
   Result<int64_t> RequestSwitch(const std::string& spec);
   Result<json> SwitchState(int64_t id);
   json StatusJson();
@@ -177,7 +177,7 @@ class Job {
   json last_step_ = json::object();
   std::string layout_;
   std::map<int64_t, elastic::SwitchReport> reports_;
-  int64_t last_requested_ = 0;
+  std::map<int64_t, elastic::SwitchRequest> requests_;
 
   std::unique_ptr<ControlServer> control_;  // last: its threads use the rest
 };
@@ -230,6 +230,10 @@ void Job::OnEvent(RankId rank, const std::string& line) {
   sink_.Write(line);
   if (name == "step") OnStep(event);
   if (name == "switch") OnSwitch(line);
+  if (name == "requested") {
+    const int64_t id = event.value("id", int64_t{0});
+    requests_[id] = {id, event.value("spec", ""), event.value("step", int64_t{0})};
+  }
   if (name == "saved") {
     progress_.Note(fmt::format("saved step {} to {} in {}", event.value("step", 0),
                                event.value("path", ""), FormatSeconds(event.value("seconds", 0.0))));
@@ -265,16 +269,36 @@ void Job::OnSwitch(const std::string& line) {
   }
 }
 
+// What was asked for and never carried out is told like any other outcome.
+void Job::ReportUndone(const Status& job) {
+  for (const auto& [id, request] : requests_) {
+    if (reports_.contains(id)) continue;
+    elastic::SwitchReport report;
+    report.id = id;
+    report.step = last_step_.value("step", int64_t{0});
+    report.requested_step = request.requested_step;
+    report.from = layout_;
+    report.to = request.spec;
+    report.reason = job.ok() ? "the job ended before all ranks were prepared" : "the job failed first";
+    json line = json::parse(report.ToJson());
+    line["event"] = "switch";
+    line["t"] = ToSeconds(MonotonicClock().Now());
+    sink_.Write(line.dump());
+    OnSwitch(line.dump());
+  }
+}
+
 Result<int64_t> Job::RequestSwitch(const std::string& spec) {
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(options_.config));
   DT_ASSIGN_OR_RETURN(const vps::Layout layout, setup.CheckedLayout(spec));
   const std::lock_guard lock(mutex_);
-  if (layout.ToString() == layout_ && static_cast<int64_t>(reports_.size()) >= last_requested_) {
+  if (layout.ToString() == layout_ && reports_.size() == requests_.size()) {
     return FailedPrecondition("the job is already in layout {}", layout_);
   }
-  DT_ASSIGN_OR_RETURN(last_requested_, elastic::RequestSwitch(*store_, layout.ToString(),
-                                                              last_step_.value("step", int64_t{0})));
-  return last_requested_;
+  const auto step = last_step_.value("step", int64_t{0});
+  DT_ASSIGN_OR_RETURN(const int64_t id, elastic::RequestSwitch(*store_, layout.ToString(), step));
+  requests_[id] = {id, layout.ToString(), step};
+  return id;
 }
 
 Result<json> Job::SwitchState(int64_t id) {
@@ -282,9 +306,7 @@ Result<json> Job::SwitchState(int64_t id) {
   if (const auto at = reports_.find(id); at != reports_.end()) {
     return json{{"state", "done"}, {"report", json::parse(at->second.ToJson())}};
   }
-  if (id < 1 || id > std::max(last_requested_, reports_.empty() ? 0 : reports_.rbegin()->first)) {
-    return NotFound("no switch {} was asked for", id);
-  }
+  if (!requests_.contains(id)) return NotFound("no switch {} was asked for", id);
   return json{{"state", "pending"}};
 }
 

@@ -204,7 +204,8 @@ Status RankProcess::AskForScheduled(int64_t step) {
   if (!speaks()) return {};
   for (const ScheduledSwitch& scheduled : config_.switches) {
     if (scheduled.step != step) continue;
-    DT_RETURN_IF_ERROR(elastic::RequestSwitch(*store_, scheduled.spec, step).status());
+    DT_ASSIGN_OR_RETURN(const int64_t id, elastic::RequestSwitch(*store_, scheduled.spec, step));
+    events_->Write("requested", {{"id", id}, {"spec", scheduled.spec}, {"step", step}});
   }
   return {};
 }

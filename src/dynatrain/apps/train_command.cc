@@ -73,8 +73,9 @@ Result<int32_t> NumRanks(const TrainFlags& flags) {
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
   int32_t needed = 1;
   for (const std::string& spec : specs) {
-    DT_ASSIGN_OR_RETURN(const vps::Layout layout, vps::ParseLayout(spec));
-    for (const RankId rank : layout.Ranks()) needed = std::max(needed, rank + 1);
+    const Result<vps::Layout> layout = vps::ParseLayout(spec);
+    if (!layout.ok()) return layout.status().Within(fmt::format("layout {}", spec));
+    for (const RankId rank : layout->Ranks()) needed = std::max(needed, rank + 1);
   }
   return needed;
 }

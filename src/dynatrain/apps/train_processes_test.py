@@ -30,15 +30,22 @@ class Jobs(Cli):
             self.assertAlmostEqual(one[step], other[step], delta=2e-5 * one[step], msg=f"step {step}")
 
     def test_switches_change_nothing_but_the_layout(self):
-        static = self.train("--layout", "dp=1", "--steps", "30")
-        elastic = self.train("--layout", "dp=2,zero=1", "--steps", "30", "--verify", "full", "--nproc", "4",
-                             "--switch", "3:dp=1", "--switch", "9:tp=2,pp=2", "--switch", "15:pp=3,split=1+1+1,ranks=3+1+2",
-                             "--switch", "21:dp=4,zero=1")
+        static = self.train("--layout", "dp=1", "--steps", "240")
+        elastic = self.train("--layout", "dp=2,zero=1", "--steps", "240", "--verify", "full", "--nproc", "4",
+                             "--switch", "3:dp=1", "--switch", "60:tp=2,pp=2", "--switch", "110:pp=3,split=1+1+1,ranks=3+1+2",
+                             "--switch", "170:dp=4,zero=1")
         reports = events(elastic, "switch")
-        self.assertEqual([r["to"].split(",ranks")[0] for r in reports].__len__(), 4)
+        self.assertEqual([r["to"] for r in reports], ["dp=1", "tp=2,pp=2,dp=1", "pp=3,dp=1,split=1+1+1,ranks=3+1-2",
+                                                      "dp=4,zero=1"])
         for report in reports:
             self.assert_proven(report)
         self.assert_same_losses(losses(static), losses(elastic))
+
+    def test_a_switch_that_the_end_of_the_job_overtakes_is_told(self):
+        lines = self.train("--layout", "dp=1", "--steps", "4", "--nproc", "4", "--switch", "3:tp=2,dp=2,zero=1")
+        (report,) = events(lines, "switch")
+        self.assertIn(report["outcome"], ("committed", "rolled_back"))
+        self.assertEqual(events(lines, "step")[-1]["step"], 4)
 
     def test_resume_goes_on_in_another_layout(self):
         whole = self.train("--layout", "dp=1", "--steps", "12")
@@ -70,6 +77,8 @@ class Jobs(Cli):
             job.send_signal(signal.SIGINT)
             self.assertNotEqual(job.wait(timeout=30), 0)
             drain.wait(timeout=30)
+            job.stdout.close()
+            job.stderr.close()
 
     def test_a_killed_rank_ends_the_job_with_one_message(self):
         for victim in (0, 2):
