@@ -26,10 +26,9 @@ namespace dynatrain::vps {
 // n is [i * B / n, (i + 1) * B / n). Everything in a bucket that is no parameter element is
 // padding: zero, never moved.
 struct BufferRule {
-  enum class Order : uint8_t {
-    kForward,
-    kReverse
-  };  // embedding, layers ascending, head; or back to front
+  // The parameters of a stage by home (embedding, layers ascending, head), within a home as they
+  // were registered, a tied one at its first home on the stage; or this whole list back to front.
+  enum class Order : uint8_t { kForward, kReverse };
   enum class Cut : uint8_t {
     kContiguous,    // one bucket per stage
     kBucketed,      // one bucket per home: the embedding, each layer, the head
