@@ -149,7 +149,9 @@ class RankThread final : public Host {
     }
     EXPECT_FALSE(result.job_state.empty());
     const int64_t told = std::atoll(result.job_state.c_str());
-    if (step_ > 0 && was_active_) EXPECT_EQ(told, step_);
+    if (step_ > 0 && was_active_) {
+      EXPECT_EQ(told, step_);
+    }
     step_ = told;
     Check();
     agent_->FirstStepStarts();

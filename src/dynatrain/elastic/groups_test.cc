@@ -21,7 +21,7 @@ vps::Layout MustParse(const std::string& spec) {
 }
 
 TEST(GroupsOf, ListsLinesOfEachAxisInGroupRankOrder) {
-  const auto groups = GroupsOf(MustParse("tp=2,pp=2,dp=2,ranks=7-0"));
+  const auto groups = GroupsOf(MustParse("tp=2,pp=2,dp=2,ranks=7+6+5+4+3+2+1+0"));
   const std::vector<GroupSpec> expected = {
       {"world", "world.0", {7, 6, 5, 4, 3, 2, 1, 0}},
       {"tp", "tp.0", {7, 6}},
