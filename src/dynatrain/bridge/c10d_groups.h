@@ -2,6 +2,7 @@
 #ifndef DYNATRAIN_BRIDGE_C10D_GROUPS_H_
 #define DYNATRAIN_BRIDGE_C10D_GROUPS_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ class GlooGroupFactory final : public elastic::GroupFactory {
                                                               const std::vector<RankId>& peers,
                                                               Duration timeout) override;
 
+  void Leave() override { leaving_ = true; }
+
   // Returns when the groups let go of so far are destroyed.
   void Drain() { reaper_->Drain(); }
 
@@ -79,6 +82,7 @@ class GlooGroupFactory final : public elastic::GroupFactory {
   const GlooOptions options_;
   const GlooDevice device_;
   const std::shared_ptr<WorkerThread> reaper_;
+  std::atomic<bool> leaving_ = false;
   std::vector<c10::intrusive_ptr<GroupStore>> written_;  // stores with keys still to be deleted
 };
 

@@ -71,6 +71,7 @@ class SwitchAgent::Impl {
   Status CallOff(SwitchParticipant* participant);
   Status AwaitNotice();
   Status Housekeep();
+  Status LookForJobEnd(Store& store);  // either thread, with its own store
   Status FlushReports();
   void Drop();
   void Rest(Duration duration) { context_.clock->SleepUntil(context_.clock->Now() + duration); }
@@ -142,6 +143,7 @@ Result<BoundaryResult> SwitchAgent::Impl::AtStepBoundary(int64_t step, bool all_
 
 Result<BoundaryResult> SwitchAgent::Impl::WaitWhileIdle() {
   DT_CHECK(!current_->active());
+  TimePoint next_look = context_.clock->Now();
   while (true) {
     std::shared_ptr<SwitchParticipant> participant;
     {
@@ -156,6 +158,10 @@ Result<BoundaryResult> SwitchAgent::Impl::WaitWhileIdle() {
       }
     }
     if (participant) return Take(std::move(participant), -1);
+    if (context_.clock->Now() >= next_look) {
+      DT_RETURN_IF_ERROR(LookForJobEnd(*store_));  // the background thread may be busy preparing
+      next_look = context_.clock->Now() + context_.options.heartbeat;
+    }
     Rest(context_.options.poll);
   }
 }
@@ -187,6 +193,7 @@ void SwitchAgent::Impl::End() {
     const std::lock_guard lock(mutex_);
     if (participant_ && phase_ == Phase::kPreparing) participant_->Stop();
   }
+  context_.groups->Leave();
   if (join_) join_();
 }
 
@@ -343,12 +350,14 @@ Status SwitchAgent::Impl::Housekeep() {
   }
   trash.clear();
   DT_RETURN_IF_ERROR(desk_.Pump(*background_store_, false));
-  if (!idle) return Status::Ok();
-  DT_ASSIGN_OR_RETURN(std::optional<std::string> end, background_store_->TryGet(kJobEnd));
-  if (end) {
-    const std::lock_guard lock(mutex_);
-    job_end_ = std::move(end);
-  }
+  return idle ? LookForJobEnd(*background_store_) : Status::Ok();
+}
+
+Status SwitchAgent::Impl::LookForJobEnd(Store& store) {
+  DT_ASSIGN_OR_RETURN(std::optional<std::string> end, store.TryGet(kJobEnd));
+  if (!end) return Status::Ok();
+  const std::lock_guard lock(mutex_);
+  job_end_ = std::move(end);
   return Status::Ok();
 }
 
