@@ -40,9 +40,9 @@ class SwitchAgent {
       SwitchParticipant::Context context, std::shared_ptr<Store> store,
       std::shared_ptr<LayoutInstance> initial, std::function<void(const SwitchReport&)> on_report,
       const Spawn& spawn = ThreadSpawn());
-  // Aborts a switch that this rank has not begun to move in, sends out its last reports, stops and
-  // joins the background thread. Takes a few heartbeats, report_timeout at most if other ranks owe
-  // reports, and what is left of prepare_timeout if a group is just being built.
+  // Calls off a switch that this rank has not begun to move in, leaves the group factory, sends out
+  // its last reports, stops and joins the background thread: a few heartbeats, report_timeout at
+  // most if other ranks owe reports.
   ~SwitchAgent();
 
   SwitchAgent(const SwitchAgent&) = delete;

@@ -58,8 +58,8 @@ class GroupFactory {
   virtual Result<std::unique_ptr<transport::Transport>> MakeTransport(
       const std::string& epoch, const std::vector<RankId>& ranks, const std::vector<RankId>& peers,
       Duration timeout) = 0;
-  // Any thread. This rank leaves the job: what is being built waits no longer for other members, and
-  // all building fails with kAborted from now on. May do nothing where waits are short anyway.
+  // Any thread. This rank leaves the job: what is being built waits no longer for other members,
+  // and all building fails with kAborted from now on. May do nothing where waits are short anyway.
   virtual void Leave() {}
 };
 

@@ -30,7 +30,10 @@ class LocalGroupHub::Core {
     }
     changed_.notify_all();
     const auto complete = [&] { return meeting.present.size() == ranks.size(); };
-    if (changed_.wait_for(lock, timeout, complete)) return Status::Ok();
+    const auto over = [&] { return complete() || left_.contains(rank); };
+    changed_.wait_for(lock, timeout, over);
+    if (left_.contains(rank)) return Aborted("group {}: rank {} leaves", name, rank);
+    if (complete()) return Status::Ok();
     std::vector<RankId> missing;
     std::ranges::set_difference(std::set(ranks.begin(), ranks.end()), meeting.present,
                                 std::back_inserter(missing));
@@ -44,6 +47,12 @@ class LocalGroupHub::Core {
     Meeting& meeting = meetings_[name];
     if (!meeting.hub) meeting.hub = std::make_unique<transport::LocalHub>(ranks, options_);
     return meeting.hub->Connect(rank);
+  }
+
+  void Leave(RankId rank) {
+    const std::lock_guard lock(mutex_);
+    left_.insert(rank);
+    changed_.notify_all();
   }
 
   void Count(int delta) {
@@ -65,6 +74,7 @@ class LocalGroupHub::Core {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Meeting> meetings_;
+  std::set<RankId> left_;
   int live_groups_ = 0;
 };
 
@@ -104,6 +114,8 @@ class LocalGroupFactory final : public GroupFactory {
     DT_RETURN_IF_ERROR(core_->Meet(name, ranks, rank_, timeout));
     return core_->Connect(name, ranks, rank_);
   }
+
+  void Leave() override { core_->Leave(rank_); }
 
  private:
   const RankId rank_;

@@ -197,6 +197,8 @@ class SimNet::Factory final : public GroupFactory {
         std::make_unique<Endpoint>(&net_, epoch, ranks, rank_));
   }
 
+  void Leave() override { net_.left_.insert(rank_); }
+
  private:
   class NamedGroup final : public Group {
    public:
@@ -240,9 +242,11 @@ Status SimNet::Meet(const std::string& name, const std::vector<RankId>& ranks, R
   if (!present.insert(rank).second) {
     return FailedPrecondition("group {}: rank {} has built it before", name, rank);
   }
-  const bool met =
-      scheduler_->Block(deadline, [&present, &ranks] { return present.size() == ranks.size(); });
-  if (met) return Status::Ok();
+  scheduler_->Block(deadline, [this, &present, &ranks, rank] {
+    return present.size() == ranks.size() || left_.contains(rank);
+  });
+  if (left_.contains(rank)) return Aborted("group {}: rank {} leaves", name, rank);
+  if (!scheduler_->killed(rank) && present.size() == ranks.size()) return Status::Ok();
   return DeadlineExceeded("group {} of ranks {}: only {} came within {} s", name,
                           fmt::join(ranks, ","), fmt::join(present, ","), ToSeconds(timeout));
 }

@@ -62,7 +62,7 @@ class SimNet {
   std::map<std::string, std::set<RankId>> meetings_;
   std::map<std::string, std::map<RankId, Endpoint*>> endpoints_;  // by epoch
   std::map<RankId, std::string> last_epoch_;
-  std::set<RankId> fail_setup_, fail_transfer_, corrupt_, gone_;
+  std::set<RankId> fail_setup_, fail_transfer_, corrupt_, gone_, left_;
   std::map<std::pair<RankId, RankId>, TimePoint> cut_until_;
 };
 

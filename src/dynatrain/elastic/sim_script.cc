@@ -90,6 +90,7 @@ SimScript SimScript::FromSeed(uint64_t seed) {
     script.impatience = random.Between(5, 60);
     script.jump = milliseconds(int64_t{1} << random.Between(0, 11));
   }
+  if (random.OneIn(3)) script.store_latency = milliseconds(int64_t{1} << random.Between(0, 7));
   const int64_t faults = random.OneIn(8) ? 0 : random.OneIn(3) ? random.Between(2, 3) : 1;
   for (int64_t i = 0; i < faults; ++i) script.faults.push_back(DrawFault(&random, script));
   return script;
@@ -103,11 +104,11 @@ std::string SimScript::ToString() const {
                         kKindNames[static_cast<size_t>(fault.kind)], fault.victim, fault.at_step,
                         ToSeconds(fault.lasts), fault.peer);
   }
-  return text + fmt::format("; verify {}, {}{}{}, impatience {} x {} s", static_cast<int>(verify),
-                            rendezvous ? "rendezvous" : "buffered",
+  return text + fmt::format("; verify {}, {}{}{}, impatience {} x {} s, store latency {} s",
+                            static_cast<int>(verify), rendezvous ? "rendezvous" : "buffered",
                             silent_deaths ? ", silent deaths" : "",
                             overlapping_requests ? ", overlapping requests" : "", impatience,
-                            ToSeconds(jump));
+                            ToSeconds(jump), ToSeconds(store_latency));
 }
 
 std::string SimResult::ToString() const { return fmt::format("{}", fmt::join(violations, "\n  ")); }

@@ -57,11 +57,18 @@ class SimStoreServer::Connection final : public Store {
     if (server_.on_write_) server_.on_write_(owner_, key, value);
   }
 
+  void Travel() {
+    SimScheduler& scheduler = *server_.scheduler_;
+    if (server_.latency_ == Duration::zero()) return scheduler.Yield();
+    const Duration takes(scheduler.random().Between(0, server_.latency_.count()));
+    scheduler.Block(scheduler.now() + takes, [] { return false; });
+  }
+
   // The way there, the operation, the way back; the rank may be struck on each.
   template <class Operation>
   Status Perform(Operation operation) {
     SimScheduler& scheduler = *server_.scheduler_;
-    scheduler.Yield();
+    Travel();
     if (const auto cut = server_.cut_until_.find(owner_);
         cut != server_.cut_until_.end() && scheduler.now() < cut->second) {
       scheduler.Block(cut->second, [] { return false; });
@@ -70,7 +77,7 @@ class SimStoreServer::Connection final : public Store {
     const bool fails = server_.fail_next_.erase(owner_) > 0;
     if (!fails || scheduler.random().OneIn(2)) operation();
     if (fails) server_.lost_.insert(owner_);
-    scheduler.Yield();
+    Travel();
     return Dead() ? LostError() : Status::Ok();
   }
 

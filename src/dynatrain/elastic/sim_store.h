@@ -31,8 +31,13 @@ class SimStoreServer {
   void FailNext(RankId owner) { fail_next_.insert(owner); }
   // No operation of `owner` comes through before `until`.
   void Cut(RankId owner, TimePoint until) { cut_until_[owner] = until; }
-  // Takes back what has not failed yet.
-  void Disarm() { fail_next_.clear(); }
+  // Each operation takes up to this long on its way there, and again on its way back.
+  void SetLatency(Duration most) { latency_ = most; }
+  // Takes back what has not failed yet; operations are quick again.
+  void Disarm() {
+    fail_next_.clear();
+    latency_ = {};
+  }
   // Whether `owner` has lost the store for good.
   bool Lost(RankId owner) const { return lost_.contains(owner); }
 
@@ -47,6 +52,7 @@ class SimStoreServer {
 
   SimScheduler* const scheduler_;
   std::map<std::string, std::string> values_;
+  Duration latency_{};
   std::set<RankId> fail_next_;
   std::set<RankId> lost_;
   std::map<RankId, TimePoint> cut_until_;

@@ -44,6 +44,8 @@ class SimRank final : public Host {
   bool Step();
   bool WaitIdle();
   bool Take(const BoundaryResult& result, int64_t before);
+  // The last one that this rank built a transport for.
+  int64_t LastSwitch() const;
   void CheckMayTrain();
   void Enter();
   // An idle rank's own idea of the step, never to be heard of.
@@ -276,6 +278,10 @@ bool SimRank::Take(const BoundaryResult& result, int64_t before) {
   if (world_.scheduler.killed(rank_)) return false;
   const LayoutInstance& now = agent_->current();
   if (result.what == What::kJobEnded) return false;
+  if (result.what == What::kRolledBack && !world_.DecisionOf(LastSwitch()).starts_with("abort")) {
+    world_.Violation("rank {} rolls switch {} back: decision is '{}'", rank_, LastSwitch(),
+                     world_.DecisionOf(LastSwitch()));
+  }
   if (result.what != What::kCommitted) {
     if (now.epoch != before)
       world_.Violation("rank {}: epoch {} without a commit", rank_, now.epoch);
@@ -305,6 +311,13 @@ bool SimRank::Take(const BoundaryResult& result, int64_t before) {
   return true;
 }
 
+int64_t SimRank::LastSwitch() const {
+  const std::string name = world_.net.last_epoch(rank_);  // "switch7"
+  int64_t id = 0;
+  if (name.size() > 6) std::from_chars(name.data() + 6, name.data() + name.size(), id);
+  return id;
+}
+
 void SimRank::CheckMayTrain() {
   const int64_t epoch = agent_->current().epoch;
   if (world_.last_committed() > epoch) {
@@ -312,9 +325,7 @@ void SimRank::CheckMayTrain() {
                      world_.last_committed());
   }
   if (!std::exchange(moved_, false)) return;
-  const std::string name = world_.net.last_epoch(rank_);  // "switch7"
-  int64_t id = 0;
-  std::from_chars(name.data() + 6, name.data() + name.size(), id);
+  const int64_t id = LastSwitch();
   if (world_.DecisionOf(id).empty()) {
     world_.Violation("rank {} trains before switch {} is decided", rank_, id);
   }
@@ -554,6 +565,7 @@ void World::CheckEnd() {
 SimResult World::Run() {
   specs_[0] = script.first;
   scheduler.SetImpatience(script.impatience, script.jump);
+  server.SetLatency(script.store_latency);
   scheduler.OnStep([this](RankId owner) { Strike(owner); });
   server.OnWrite([this](RankId owner, const std::string& key, const std::string& value) {
     OnWrite(owner, key, value);

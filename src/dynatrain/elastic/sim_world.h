@@ -49,6 +49,7 @@ struct SimScript {
   int64_t impatience = 0;
   Duration jump{};
   bool overlapping_requests = false;
+  Duration store_latency{};  // of each way, at most
   // Drawn from `seed`: degrees, ranks, zero, buffers, faults.
   static SimScript FromSeed(uint64_t seed);
   std::string ToString() const;

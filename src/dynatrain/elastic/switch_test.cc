@@ -162,8 +162,8 @@ TEST(Job, MovesToRanksThatHeldNothing) {
 }
 
 TEST(Job, RefusesWhatMakesNoSenseAndTrainsOn) {
-  for (const char* spec :
-       {"tp=3,pp=2", "pp=4,dp=1", "dp=2,zero=1", "nonsense", "", "tp=0", "dp=2,ranks=0+9"}) {
+  for (const char* spec : {"tp=3,pp=2", "pp=2,dp=1,split=1+1", "dp=2,zero=1", "nonsense", "",
+                           "tp=0", "dp=2,ranks=0+9"}) {
     const SimScript script = Job("dp=2,zero=1", {spec, "tp=2,dp=1"});
     const SimResult result = RunSim(script);
     ExpectHolds(script, result);
