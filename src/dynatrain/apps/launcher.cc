@@ -19,6 +19,7 @@
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/bridge/c10d_store.h"
+#include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
 #include "dynatrain/vps/layout.h"
 
@@ -324,6 +325,7 @@ json Job::StatusJson() {
 
 Status Launch(const LaunchOptions& options) {
   HandleSignals();
+  bridge::SilenceTorchLog();
   DT_ASSIGN_OR_RETURN(JsonSink sink, JsonSink::Open(options.json));
   DT_ASSIGN_OR_RETURN(auto logs, LogDirectory::Make(options.log_directory));
   return Job(options, std::move(sink), std::move(logs)).Run();

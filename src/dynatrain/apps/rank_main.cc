@@ -21,6 +21,7 @@
 #include "dynatrain/base/log.h"
 #include "dynatrain/bridge/c10d_groups.h"
 #include "dynatrain/bridge/c10d_store.h"
+#include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
@@ -271,6 +272,7 @@ int RankMain(RankId rank, const std::string& store_address) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::signal(SIGINT, SIG_IGN);
   InitLog(fmt::format("rank {}", rank), LogLevel::kInfo);
+  bridge::SilenceTorchLog();
   EventWriter events(kEventsFd);
   events.Write("up", {{"rank", rank}});
   RankProcess process(rank, &events);
