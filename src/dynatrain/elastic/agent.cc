@@ -38,6 +38,7 @@ class SwitchAgent::Impl {
   void End();
 
   LayoutInstance& current() { return *current_; }
+  bool TakeReady();
   int64_t ready_switch() const { return ready_; }
   ReportDesk& desk() { return desk_; }
 
@@ -121,6 +122,14 @@ std::optional<BoundaryResult> SwitchAgent::Impl::TakeNotice() {
     return BoundaryResult{What::kCommitted, "", ""};
   }
   return std::nullopt;
+}
+
+// Who is told "not ready" cannot agree on the switch that is off at the end of this step: that is
+// notice enough.
+bool SwitchAgent::Impl::TakeReady() {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kOff) phase_ = Phase::kWatching;
+  return ready_ != 0;
 }
 
 Result<BoundaryResult> SwitchAgent::Impl::AtStepBoundary(int64_t step, bool all_ready) {
@@ -403,7 +412,7 @@ Result<std::unique_ptr<SwitchAgent>> SwitchAgent::Start(
 }
 
 LayoutInstance& SwitchAgent::current() { return impl_->current(); }
-bool SwitchAgent::ready() const { return ready_switch() != 0; }
+bool SwitchAgent::ready() { return impl_->TakeReady(); }
 int64_t SwitchAgent::ready_switch() const { return impl_->ready_switch(); }
 Result<BoundaryResult> SwitchAgent::AtStepBoundary(int64_t step, bool all_ready) {
   return impl_->AtStepBoundary(step, all_ready);

@@ -53,14 +53,15 @@ class SwitchAgent {
   // The layout this rank is in now. Stable between boundaries.
   LayoutInstance& current();
 
-  // Whether this rank has prepared the next switch: read once per step, before the reduction.
-  bool ready() const;
+  // Whether this rank has prepared the next switch: read once per step, before the reduction. Being
+  // told "no" is also taking notice that the switch it was ready for is off.
+  bool ready();
   // The id of that switch; 0 if there is none.
   int64_t ready_switch() const;
 
-  // After `step` (counted from 1) has ended. all_ready: every active rank was ready in this step's
-  // reduction. kNothing at once if not, or kRolledBack if the switch that this rank was ready for
-  // is off. An error ends the job: the store or state is lost.
+  // After each `step` (counted from 1) has ended. all_ready: every active rank was ready in this
+  // step's reduction. kNothing at once if not, or kRolledBack if the switch that this rank was
+  // ready for is off. An error ends the job: the store or state is lost.
   Result<BoundaryResult> AtStepBoundary(int64_t step, bool all_ready);
 
   // For a rank that is idle in the current layout: waits (no deadline: idle is no error) for a
