@@ -4,11 +4,11 @@
     pip install torch==2.13.0 transformers==4.57.1 safetensors numpy
     scripts/make_golden.py [FOLDER]      (default: src/dynatrain/trainer/testdata)
 
-For each variant, golden_NAME.safetensors holds, under our names and logical shapes (models/catalog.h),
+For each variant, golden_NAME.safetensors holds, in our names and logical shapes (models/catalog.h),
   weights/*  grads/*  clipped/*  step1/* step2/* step3/*   all float32
   logits [sequences, seq, vocab]; loss, grad_norm [1]
-with the configuration as metadata, and golden_NAME.bytes the training text: sequences * seq + 1 bytes, of which
-sequence i is bytes [i * seq, i * seq + seq]. Every step trains on all of it.
+with the configuration as metadata, and golden_NAME.bytes the training text: sequences * seq + 1
+bytes, of which sequence i is bytes [i * seq, i * seq + seq]. Every step trains on all of it.
 """
 
 import json
@@ -44,16 +44,20 @@ def ours(config, named):
     """Hugging Face tensors, by name, in our names and logical shapes."""
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     hidden, per = config.hidden_size, heads // kv
-    out = {"embedding.weight": named["model.embed_tokens.weight"], "final_norm.weight": named["model.norm.weight"]}
+    out = {
+        "embedding.weight": named["model.embed_tokens.weight"],
+        "final_norm.weight": named["model.norm.weight"],
+    }
     if not config.tie_word_embeddings:
         out["head.weight"] = named["lm_head.weight"]
     for layer in range(config.num_hidden_layers):
         theirs, mine = f"model.layers.{layer}.", f"layers.{layer}."
         q, k, v = (named[f"{theirs}self_attn.{x}_proj.weight"] for x in "qkv")
         out[mine + "attn.qkv.weight"] = torch.cat(
-            [q.reshape(kv, per, dim, hidden), k.reshape(kv, 1, dim, hidden), v.reshape(kv, 1, dim, hidden)], 1
+            [x.reshape(kv, -1, dim, hidden) for x in (q, k, v)], 1
         )
-        out[mine + "attn.out.weight"] = named[theirs + "self_attn.o_proj.weight"].reshape(hidden, kv, per, dim)
+        output = named[theirs + "self_attn.o_proj.weight"]
+        out[mine + "attn.out.weight"] = output.reshape(hidden, kv, per, dim)
         gate, up = (named[f"{theirs}mlp.{x}_proj.weight"] for x in ("gate", "up"))
         out[mine + "mlp.gate_up.weight"] = torch.stack([gate, up])
         out[mine + "mlp.down.weight"] = named[theirs + "mlp.down_proj.weight"]
@@ -76,14 +80,18 @@ def make_model(tied):
 def make_variant(name, kept_steps, folder):
     model = make_model(name == "tied")
     config = model.config
-    text = torch.randint(0, config.vocab_size, (SEQUENCES * SEQ + 1,), generator=torch.Generator().manual_seed(7))
+    generator = torch.Generator().manual_seed(7)
+    text = torch.randint(0, config.vocab_size, (SEQUENCES * SEQ + 1,), generator=generator)
     inputs, targets = text[:-1].view(SEQUENCES, SEQ), text[1:].view(SEQUENCES, SEQ)
     parameters = dict(model.named_parameters())
     decay = [p for n, p in parameters.items() if not n.endswith("norm.weight")]
     plain = [p for n, p in parameters.items() if n.endswith("norm.weight")]
     optimizer = torch.optim.AdamW(
         [{"params": decay, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
-        lr=LR, betas=BETAS, eps=EPS, foreach=False,
+        lr=LR,
+        betas=BETAS,
+        eps=EPS,
+        foreach=False,
     )
 
     def of(prefix, tensors):
@@ -98,7 +106,8 @@ def make_variant(name, kept_steps, folder):
         if step == 1:
             saved |= of("grads", {n: p.grad for n, p in parameters.items()})
             saved |= {"logits": logits.detach().clone(), "loss": loss.detach().reshape(1)}
-            norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in parameters.values()]))
+            norms = torch.stack([p.grad.norm() for p in parameters.values()])
+            norm = torch.linalg.vector_norm(norms)
             saved["grad_norm"] = norm.reshape(1).clone()
             clip = round(float(norm) / 2, 3)  # active
         torch.nn.utils.clip_grad_norm_(list(parameters.values()), clip)
@@ -109,15 +118,29 @@ def make_variant(name, kept_steps, folder):
             saved |= of(f"step{step}", parameters)
 
     metadata = {
-        "layers": config.num_hidden_layers, "hidden": config.hidden_size, "heads": config.num_attention_heads,
-        "kv_heads": config.num_key_value_heads, "head_dim": config.head_dim, "ffn": config.intermediate_size,
-        "vocab": config.vocab_size, "rope_theta": config.rope_theta, "norm_eps": config.rms_norm_eps,
-        "tied": int(config.tie_word_embeddings), "sequences": SEQUENCES, "seq": SEQ, "lr": LR,
-        "weight_decay": WEIGHT_DECAY, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS, "clip": clip,
+        "layers": config.num_hidden_layers,
+        "hidden": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "ffn": config.intermediate_size,
+        "vocab": config.vocab_size,
+        "rope_theta": config.rope_theta,
+        "norm_eps": config.rms_norm_eps,
+        "tied": int(config.tie_word_embeddings),
+        "sequences": SEQUENCES,
+        "seq": SEQ,
+        "lr": LR,
+        "weight_decay": WEIGHT_DECAY,
+        "beta1": BETAS[0],
+        "beta2": BETAS[1],
+        "eps": EPS,
+        "clip": clip,
     }
     save_file(saved, folder / f"golden_{name}.safetensors", {"config": json.dumps(metadata)})
     (folder / f"golden_{name}.bytes").write_bytes(bytes(text.tolist()))
-    print(f"{name}: loss {float(saved['loss']):.6f}, gradient norm {float(norm):.6f} clipped to {clip}")
+    loss = float(saved["loss"])
+    print(f"{name}: loss {loss:.6f}, gradient norm {float(norm):.6f} clipped to {clip}")
 
 
 def main():

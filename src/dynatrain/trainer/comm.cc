@@ -3,6 +3,14 @@
 #include <ATen/ATen.h>
 
 namespace dynatrain::trainer {
+namespace {
+
+// Up to here, latency counts more than bytes: everybody sends all to everybody at once, while
+// Gloo's ring takes 2 (size - 1) rounds. A training step at tp=4 on two cores (48 KiB each) costs
+// less than half the processor time.
+constexpr int64_t kDirectBytes = 256 * 1024;
+
+}  // namespace
 
 void Pending::Wait() {
   if (work_) work_->wait();
@@ -12,8 +20,18 @@ void Pending::Wait() {
 
 void Comm::AllReduceSum(const at::Tensor& tensor) const {
   if (size_ == 1) return;
+  if (static_cast<int64_t>(tensor.nbytes()) <= kDirectBytes) return DirectSum(tensor);
   std::vector<at::Tensor> tensors{tensor};
   backend_->allreduce(tensors)->wait();
+}
+
+void Comm::DirectSum(const at::Tensor& tensor) const {
+  const at::Tensor flat = tensor.view({-1});
+  const at::Tensor copies = flat.expand({size_, flat.numel()}).contiguous().view({-1});
+  const at::Tensor parts = at::empty_like(copies);
+  AllToAll(parts, copies).Wait();
+  flat.copy_(parts.narrow(0, 0, flat.numel()));
+  for (int p = 1; p < size_; ++p) flat.add_(parts.narrow(0, p * flat.numel(), flat.numel()));
 }
 
 at::Tensor Comm::AllGather(const at::Tensor& tensor) const {

@@ -1,7 +1,7 @@
 // Comm: one communicator as the trainer uses it: a c10d group, or a rank that is alone.
 //
-// Every member of a group issues the same operations in the same order. Waits end at the group's own
-// deadline. Everything throws what c10d throws; Trainer turns that into a Status.
+// Every member of a group issues the same operations in the same order. Waits end at the group's
+// own deadline. Everything throws what c10d throws; Trainer turns that into a Status.
 #ifndef DYNATRAIN_TRAINER_COMM_H_
 #define DYNATRAIN_TRAINER_COMM_H_
 
@@ -38,7 +38,8 @@ class Comm {
   void AllReduceSum(const at::Tensor& tensor) const;
   // [..] on each member -> [size, ..] on all.
   at::Tensor AllGather(const at::Tensor& tensor) const;
-  // `out` [size * n] receives `in` [n], both of one axis, of every member in order; `in` must not lie in `out`.
+  // `out` [size * n] receives `in` [n], both of one axis, of every member in order; `in` must not
+  // lie in `out`.
   Pending AllGatherInto(const at::Tensor& out, const at::Tensor& in) const;
   // Block p of `in` [size * n] goes to member p; block p of `out` comes from member p.
   Pending AllToAll(const at::Tensor& out, const at::Tensor& in) const;
@@ -48,6 +49,9 @@ class Comm {
   Pending Receive(const at::Tensor& tensor, int from, int tag) const;
 
  private:
+  // In one round, added in the order of positions.
+  void DirectSum(const at::Tensor& tensor) const;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
   int position_ = 0;
   int size_ = 1;

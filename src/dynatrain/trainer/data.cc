@@ -23,7 +23,7 @@ struct Mapping {
 Result<Mapping> MapFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return NotFound("data file {}: {}", path, std::strerror(errno));
-  struct stat info {};
+  struct stat info{};
   Result<Mapping> mapping = Mapping{};
   if (::fstat(fd, &info) != 0) {
     mapping = Unavailable("data file {}: {}", path, std::strerror(errno));
@@ -45,7 +45,8 @@ Result<Mapping> MapFile(const std::string& path) {
 }  // namespace
 
 int64_t Permute(int64_t value, int64_t n, uint64_t key) {
-  const int half_bits = std::max(1, (static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1))) + 1) / 2);
+  const int half_bits =
+      std::max(1, (static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1))) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
   auto x = static_cast<uint64_t>(value);
   do {
@@ -66,16 +67,18 @@ Result<std::shared_ptr<const TextData>> TextData::Open(const std::string& path, 
   std::shared_ptr<const TextData> data(new TextData(mapping.bytes, mapping.size, seq));
   if (data->num_samples() < global_batch) {
     return InvalidArgument(
-        "data file {} has {} bytes; a global batch of {} samples of {} bytes needs at least {}", path,
-        mapping.size, global_batch, seq, global_batch * seq + 1);
+        "data file {} has {} bytes; a global batch of {} samples of {} bytes needs at least {}",
+        path, mapping.size, global_batch, seq, global_batch * seq + 1);
   }
   if (vocab < 256) {
     const unsigned char* end = mapping.bytes + mapping.size;
     const unsigned char* bad =
         std::find_if(mapping.bytes, end, [vocab](unsigned char byte) { return byte >= vocab; });
     if (bad != end) {
-      return InvalidArgument("data file {}: byte {} at offset {} is outside the model's vocabulary of {}; 256 fits any file",
-                             path, *bad, bad - mapping.bytes, vocab);
+      return InvalidArgument(
+          "data file {}: byte {} at offset {} is outside the model's vocabulary of {}; 256 fits "
+          "any file",
+          path, *bad, bad - mapping.bytes, vocab);
     }
   }
   return data;

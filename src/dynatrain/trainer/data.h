@@ -1,8 +1,9 @@
 // Training data: any file as bytes, cut into samples, in a shuffled order that no layout changes.
 //
-// Sample i is bytes [i * seq, i * seq + seq] of the file: seq inputs and, one later, seq targets. Position p of
-// training (counted over the whole run) is sample Order(p): every epoch of num_samples positions goes through all
-// samples once, in an order of its own. Step s uses positions [(s - 1) * global_batch, s * global_batch).
+// Sample i is bytes [i * seq, i * seq + seq] of the file: seq inputs and, one later, seq targets.
+// Position p of training (counted over the whole run) is sample Order(p): every epoch of
+// num_samples positions goes through all samples once, in an order of its own. Step s uses
+// positions [(s - 1) * global_batch, s * global_batch).
 #ifndef DYNATRAIN_TRAINER_DATA_H_
 #define DYNATRAIN_TRAINER_DATA_H_
 
@@ -15,16 +16,17 @@
 
 namespace dynatrain::trainer {
 
-// `value` < n mapped one to one onto 0 .. n - 1, differently for each key: a Feistel network over the next even
-// number of bits, walked until it falls below n.
+// `value` < n mapped one to one onto 0 .. n - 1, differently for each key: a Feistel network over
+// the next even number of bits, walked until it falls below n.
 int64_t Permute(int64_t value, int64_t n, uint64_t key);
 
 // A mapped file. Immutable; any thread.
 class TextData {
  public:
-  // Needs at least global_batch samples, and every byte below `vocab`; the error names file, bytes and what is needed.
-  static Result<std::shared_ptr<const TextData>> Open(const std::string& path, int64_t seq, int64_t global_batch,
-                                                      int64_t vocab);
+  // Needs at least global_batch samples, and every byte below `vocab`; the error names file, bytes
+  // and what is needed.
+  static Result<std::shared_ptr<const TextData>> Open(const std::string& path, int64_t seq,
+                                                      int64_t global_batch, int64_t vocab);
   ~TextData();
   TextData(const TextData&) = delete;
   TextData& operator=(const TextData&) = delete;

@@ -1,5 +1,6 @@
-// The trainer against transformers' LlamaForCausalLM and torch.optim.AdamW (scripts/make_golden.py): logits, loss,
-// gradients before and after clipping, and the parameters after three steps, in layouts of up to eight ranks.
+// The trainer against transformers' LlamaForCausalLM and torch.optim.AdamW
+// (scripts/make_golden.py): logits, loss, gradients before and after clipping, and the parameters
+// after three steps, in layouts of up to eight ranks.
 #include <string>
 #include <vector>
 
@@ -78,15 +79,16 @@ struct Observed {
 };
 
 // Puts a rank's logits [sequences / dp, seq, its vocabulary rows] where they belong.
-void PutLogits(const TrainerOptions& o, const elastic::LayoutInstance& instance, const std::vector<float>& local,
-               std::vector<float>* all) {
+void PutLogits(const TrainerOptions& o, const elastic::LayoutInstance& instance,
+               const std::vector<float>& local, std::vector<float>* all) {
   const vps::Layout& layout = instance.map->layout();
   const vps::Role role = *layout.RoleOfRank(instance.rank);
   if (role.pp != layout.pp - 1) {
     EXPECT_TRUE(local.empty());
     return;
   }
-  const vps::AxisRange rows = vps::SplitAxis(vps::Split::Balanced(0), o.model.vocab, layout.tp, role.tp);
+  const vps::AxisRange rows =
+      vps::SplitAxis(vps::Split::Balanced(0), o.model.vocab, layout.tp, role.tp);
   const int64_t tokens = o.global_batch / layout.dp * o.seq, width = rows.end - rows.begin;
   ASSERT_EQ(static_cast<int64_t>(local.size()), tokens * width);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -97,12 +99,14 @@ void PutLogits(const TrainerOptions& o, const elastic::LayoutInstance& instance,
   }
 }
 
-Status Observe(const TrainerOptions& options, const Tensors& weights, elastic::LayoutInstance& instance,
-               Observed* out) {
+Status Observe(const TrainerOptions& options, const Tensors& weights,
+               elastic::LayoutInstance& instance, Observed* out) {
   weights.WriteTo(&instance, vps::Kind::kParam);
-  DT_ASSIGN_OR_RETURN(std::shared_ptr<const TextData> data,
-                      TextData::Open(options.data_file, options.seq, options.global_batch, options.model.vocab));
-  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Make(options, data, instance));
+  DT_ASSIGN_OR_RETURN(
+      std::shared_ptr<const TextData> data,
+      TextData::Open(options.data_file, options.seq, options.global_batch, options.model.vocab));
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                      Trainer::Make(options, data, instance));
   DT_ASSIGN_OR_RETURN(const std::vector<float> logits, trainer->EvalLogits());
   DT_ASSIGN_OR_RETURN(const double eval_loss, trainer->EvalLoss());
   for (int64_t step = 1; step <= 3; ++step) {
@@ -117,7 +121,8 @@ Status Observe(const TrainerOptions& options, const Tensors& weights, elastic::L
   return {};
 }
 
-void ExpectClose(const Golden& golden, const std::string& prefix, const Tensors& tensors, double scale = 1.0) {
+void ExpectClose(const Golden& golden, const std::string& prefix, const Tensors& tensors,
+                 double scale = 1.0) {
   EXPECT_EQ(tensors.Faults(), "") << prefix;
   for (const auto& [name, values] : tensors.values()) {
     std::vector<float> scaled = values;
@@ -140,7 +145,8 @@ TEST_P(GoldenTest, AgreesWithTheReference) {
   const auto catalog = *models::MakeCatalog(options.model, vps::Fp32AdamKinds());
   const vps::Layout layout = *vps::ParseLayout(GetParam().spec);
   Tensors weights;
-  for (const vps::Parameter& p : catalog->parameters()) weights.Set(p.name, golden.Floats("weights/" + p.name));
+  for (const vps::Parameter& p : catalog->parameters())
+    weights.Set(p.name, golden.Floats("weights/" + p.name));
 
   Observed seen;
   seen.logits.resize(golden.Floats("logits").size());
@@ -161,17 +167,20 @@ TEST_P(GoldenTest, AgreesWithTheReference) {
   ExpectClose(golden, "clipped", seen.gradients, seen.steps[0].clip_scale);
   for (int step = 1; step <= 3; ++step) {
     const std::string prefix = "step" + std::to_string(step);
-    if (golden.Has(prefix + "/final_norm.weight")) ExpectClose(golden, prefix, seen.parameters[step - 1]);
+    if (golden.Has(prefix + "/final_norm.weight"))
+      ExpectClose(golden, prefix, seen.parameters[step - 1]);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GoldenTest,
-    ::testing::Values(Case{"untied", "dp=1"}, Case{"untied", "tp=2"}, Case{"untied", "pp=2"}, Case{"untied", "dp=2"},
-                      Case{"untied", "dp=2,zero=1"}, Case{"untied", "dp=4,zero=1,zero_order=reverse-contiguous"},
+    ::testing::Values(Case{"untied", "dp=1"}, Case{"untied", "tp=2"}, Case{"untied", "pp=2"},
+                      Case{"untied", "dp=2"}, Case{"untied", "dp=2,zero=1"},
+                      Case{"untied", "dp=4,zero=1,zero_order=reverse-contiguous"},
                       Case{"untied", "tp=2,pp=2,dp=2"}, Case{"untied", "tp=2,pp=2,dp=2,zero=1"},
-                      Case{"untied", "tp=3,pp=2,split=2+1"}, Case{"tied", "dp=1"}, Case{"tied", "tp=2"},
-                      Case{"tied", "pp=3"}, Case{"tied", "tp=2,pp=2,dp=2,zero=1"}),
+                      Case{"untied", "tp=3,pp=2,split=2+1"}, Case{"tied", "dp=1"},
+                      Case{"tied", "tp=2"}, Case{"tied", "pp=3"},
+                      Case{"tied", "tp=2,pp=2,dp=2,zero=1"}),
     [](const auto& test) {
       std::string name = std::string(test.param.variant) + "_" + test.param.spec;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';

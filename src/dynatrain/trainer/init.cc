@@ -33,12 +33,12 @@ double NormalAt(uint64_t seed, std::string_view name, int64_t index) {
   return NormalInStream(StreamOf(seed, name), index);
 }
 
-Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank, uint64_t seed,
-                       engine::StateBuffers* state) {
+Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank,
+                       uint64_t seed, engine::StateBuffers* state) {
   for (int i = 0; i < state->num_buffers(); ++i) {
     if (state->buffer(i).dtype != vps::DType::kF32) {
-      return InvalidArgument("state buffer {} is {}; the trainer works on fp32", state->buffer(i).name,
-                             vps::DTypeName(state->buffer(i).dtype));
+      return InvalidArgument("state buffer {} is {}; the trainer works on fp32",
+                             state->buffer(i).name, vps::DTypeName(state->buffer(i).dtype));
     }
     const ByteSpan bytes = state->bytes(i);
     std::memset(bytes.data(), 0, bytes.size());
@@ -48,7 +48,8 @@ Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& m
     const vps::Parameter& parameter = map.catalog().parameter_of(shard.tensor);
     const uint64_t stream = StreamOf(seed, parameter.name);
     const bool norm = parameter.name.ends_with("norm.weight");
-    const bool output = parameter.name.ends_with("attn.out.weight") || parameter.name.ends_with("mlp.down.weight");
+    const bool output =
+        parameter.name.ends_with("attn.out.weight") || parameter.name.ends_with("mlp.down.weight");
     const double std_dev = output ? kStdDev / std::sqrt(2.0 * config.layers) : kStdDev;
     auto* out = reinterpret_cast<float*>(state->bytes(shard.buffer).data());
     ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {

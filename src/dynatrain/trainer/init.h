@@ -1,5 +1,5 @@
-// First values of a training state: a pure function of (seed, parameter name, logical index), so that every
-// layout starts from the same logical tensors.
+// First values of a training state: a pure function of (seed, parameter name, logical index), so
+// that every layout starts from the same logical tensors.
 #ifndef DYNATRAIN_TRAINER_INIT_H_
 #define DYNATRAIN_TRAINER_INIT_H_
 
@@ -17,9 +17,10 @@ namespace dynatrain::trainer {
 double NormalAt(uint64_t seed, std::string_view name, int64_t index);
 
 // Fills the state of `rank`: norms 1, attention's and the MLP's output projections normal with
-// 0.02 / sqrt(2 * layers), every other parameter normal with 0.02, moments 0, padding 0. Refuses state that is not fp32.
-Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank, uint64_t seed,
-                       engine::StateBuffers* state);
+// 0.02 / sqrt(2 * layers), every other parameter normal with 0.02, moments 0, padding 0. Refuses
+// state that is not fp32.
+Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank,
+                       uint64_t seed, engine::StateBuffers* state);
 
 }  // namespace dynatrain::trainer
 

@@ -20,7 +20,9 @@ bool Take(std::string_view* text, std::string_view name, T* value) {
 
 }  // namespace
 
-std::string JobState::ToBytes() const { return fmt::format("step={} samples={} seed={}", step, samples, seed); }
+std::string JobState::ToBytes() const {
+  return fmt::format("step={} samples={} seed={}", step, samples, seed);
+}
 
 Result<JobState> JobState::FromBytes(std::string_view bytes) {
   JobState state;

@@ -1,7 +1,8 @@
-// JobState: what a training job knows besides its tensors. Replicated, small, travels with a switch's commit.
+// JobState: what a training job knows besides its tensors. Replicated, small, travels with a
+// switch's commit.
 //
-// The trainer has no other state: learning rate and data order are functions of it, and no random stream
-// runs on from step to step, so no rank's stream has to be kept when ranks change.
+// The trainer has no other state: learning rate and data order are functions of it, and no random
+// stream runs on from step to step, so no rank's stream has to be kept when ranks change.
 #ifndef DYNATRAIN_TRAINER_JOB_STATE_H_
 #define DYNATRAIN_TRAINER_JOB_STATE_H_
 

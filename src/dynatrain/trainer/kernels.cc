@@ -20,7 +20,8 @@ float Dot(const float* a, const float* b, int64_t n) {
 }
 
 // (first, second) of each pair of halves turned by the position's angles; sign -1 turns back.
-void Rotate(const float* from, const float* cos, const float* sin, float sign, int64_t half, float* to) {
+void Rotate(const float* from, const float* cos, const float* sin, float sign, int64_t half,
+            float* to) {
   for (int64_t i = 0; i < half; ++i) {
     to[i] = from[i] * cos[i] - from[half + i] * (sign * sin[i]);
   }
@@ -29,7 +30,8 @@ void Rotate(const float* from, const float* cos, const float* sin, float sign, i
   }
 }
 
-// Calls visit(qkv row, head row, angle row, is_value) for every (batch, position, group, head of group).
+// Calls visit(qkv row, head row, angle row, is_value) for every (batch, position, group, head of
+// group).
 template <class Visit>
 void ForEachHead(const AttentionShape& s, Visit visit) {
   const int64_t heads = s.per_group + 2;
@@ -50,8 +52,8 @@ void ForEachHead(const AttentionShape& s, Visit visit) {
 
 }  // namespace
 
-void RmsNormForward(const float* x, const float* weight, float eps, int64_t rows, int64_t width, float* y,
-                    float* inv_rms) {
+void RmsNormForward(const float* x, const float* weight, float eps, int64_t rows, int64_t width,
+                    float* y, float* inv_rms) {
   for (int64_t t = 0; t < rows; ++t) {
     const float* in = x + t * width;
     float* out = y + t * width;
@@ -78,8 +80,8 @@ void RmsNormBackward(const float* dy, const float* x, const float* weight, const
   }
 }
 
-void SplitHeads(const AttentionShape& shape, const float* qkv, const float* cos, const float* sin, float* q,
-                float* k, float* v) {
+void SplitHeads(const AttentionShape& shape, const float* qkv, const float* cos, const float* sin,
+                float* q, float* k, float* v) {
   const int64_t d = shape.head_dim, half = d / 2;
   ForEachHead(shape, [&](int64_t from, char part, int64_t to, int64_t t) {
     const float* in = qkv + from * d;

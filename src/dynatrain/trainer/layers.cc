@@ -31,8 +31,9 @@ struct RmsNormFunction : Function<RmsNormFunction> {
                             double eps) {
     const int64_t rows = x.size(0), width = x.size(1);
     at::Tensor y = at::empty_like(x), inv_rms = at::empty({rows}, x.options());
-    RmsNormForward(x.const_data_ptr<float>(), weight.const_data_ptr<float>(), static_cast<float>(eps), rows,
-                   width, y.mutable_data_ptr<float>(), inv_rms.mutable_data_ptr<float>());
+    RmsNormForward(x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                   static_cast<float>(eps), rows, width, y.mutable_data_ptr<float>(),
+                   inv_rms.mutable_data_ptr<float>());
     ctx->save_for_backward({x, weight, inv_rms});
     return y;
   }
@@ -43,9 +44,9 @@ struct RmsNormFunction : Function<RmsNormFunction> {
     at::Tensor dx = at::empty_like(x);
     float* dweight =
         weight.requires_grad() ? weight.mutable_grad().mutable_data_ptr<float>() : nullptr;
-    RmsNormBackward(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                    inv_rms.const_data_ptr<float>(), x.size(0), x.size(1), dx.mutable_data_ptr<float>(),
-                    dweight);
+    RmsNormBackward(dy.const_data_ptr<float>(), x.const_data_ptr<float>(),
+                    weight.const_data_ptr<float>(), inv_rms.const_data_ptr<float>(), x.size(0),
+                    x.size(1), dx.mutable_data_ptr<float>(), dweight);
     return {dx, at::Tensor(), at::Tensor()};
   }
 };
@@ -69,15 +70,15 @@ struct SwiGluFunction : Function<SwiGluFunction> {
 };
 
 struct AttentionFunction : Function<AttentionFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const AttentionTables& tables,
-                            const AttentionShape& s) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv,
+                            const AttentionTables& tables, const AttentionShape& s) {
     const int64_t b = s.batch * s.groups, rows = s.per_group * s.seq;
     at::Tensor q = at::empty({b, rows, s.head_dim}, qkv.options());
     at::Tensor k = at::empty({b, s.seq, s.head_dim}, qkv.options());
     at::Tensor v = at::empty({b, s.seq, s.head_dim}, qkv.options());
     SplitHeads(s, qkv.const_data_ptr<float>(), tables.cos.const_data_ptr<float>(),
-               tables.sin.const_data_ptr<float>(), q.mutable_data_ptr<float>(), k.mutable_data_ptr<float>(),
-               v.mutable_data_ptr<float>());
+               tables.sin.const_data_ptr<float>(), q.mutable_data_ptr<float>(),
+               k.mutable_data_ptr<float>(), v.mutable_data_ptr<float>());
     const at::Tensor scores =  // [b, per_group * seq, seq]
         at::baddbmm(tables.mask, q, k.transpose(1, 2), 1.0, Scale(s));
     const at::Tensor weights = at::_softmax(scores, -1, false);
@@ -106,13 +107,17 @@ struct AttentionFunction : Function<AttentionFunction> {
         at::_softmax_backward_data(dweights, weights, -1, at::kFloat).mul_(Scale(s));
     const at::Tensor dq = at::bmm(dscores, k);
     const at::Tensor dk = at::bmm(dscores.transpose(1, 2), q);
-    at::Tensor dqkv = at::empty({s.batch * s.seq, s.groups * (s.per_group + 2) * s.head_dim}, q.options());
-    MergeHeads(s, dq.const_data_ptr<float>(), dk.const_data_ptr<float>(), dv.const_data_ptr<float>(),
-               ctx->saved_data["cos"].toTensor().const_data_ptr<float>(),
-               ctx->saved_data["sin"].toTensor().const_data_ptr<float>(), dqkv.mutable_data_ptr<float>());
+    at::Tensor dqkv =
+        at::empty({s.batch * s.seq, s.groups * (s.per_group + 2) * s.head_dim}, q.options());
+    MergeHeads(
+        s, dq.const_data_ptr<float>(), dk.const_data_ptr<float>(), dv.const_data_ptr<float>(),
+        ctx->saved_data["cos"].toTensor().const_data_ptr<float>(),
+        ctx->saved_data["sin"].toTensor().const_data_ptr<float>(), dqkv.mutable_data_ptr<float>());
     return {dqkv, at::Tensor(), at::Tensor()};
   }
-  static double Scale(const AttentionShape& s) { return 1.0 / std::sqrt(static_cast<double>(s.head_dim)); }
+  static double Scale(const AttentionShape& s) {
+    return 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+  }
 };
 
 }  // namespace
@@ -127,17 +132,21 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 
 at::Tensor SwiGlu(const at::Tensor& gate_up) { return SwiGluFunction::apply(gate_up); }
 
-AttentionTables MakeAttentionTables(int64_t seq, int64_t per_group, int64_t head_dim, double rope_theta) {
+AttentionTables MakeAttentionTables(int64_t seq, int64_t per_group, int64_t head_dim,
+                                    double rope_theta) {
   // In float32 throughout, as the reference computes them.
-  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div(static_cast<double>(head_dim));
-  const at::Tensor inv_freq = at::pow(rope_theta, exponent).reciprocal();         // [head_dim / 2]
-  const at::Tensor angle = at::outer(at::arange(0, seq, at::kFloat), inv_freq);  // [seq, head_dim / 2]
+  const at::Tensor exponent =
+      at::arange(0, head_dim, 2, at::kFloat).div(static_cast<double>(head_dim));
+  const at::Tensor inv_freq = at::pow(rope_theta, exponent).reciprocal();  // [head_dim / 2]
+  const at::Tensor angle =
+      at::outer(at::arange(0, seq, at::kFloat), inv_freq);  // [seq, head_dim / 2]
   const at::Tensor mask =
       at::full({seq, seq}, -std::numeric_limits<double>::infinity(), at::kFloat).triu(1);
   return {angle.cos().contiguous(), angle.sin().contiguous(), mask.repeat({per_group, 1})};
 }
 
-at::Tensor CausalAttention(const at::Tensor& qkv, const AttentionTables& tables, const AttentionShape& shape) {
+at::Tensor CausalAttention(const at::Tensor& qkv, const AttentionTables& tables,
+                           const AttentionShape& shape) {
   return AttentionFunction::apply(qkv, tables, shape);
 }
 

@@ -18,7 +18,11 @@ vps::ParameterId IdOf(const StageParameters& parameters, const std::string& name
 
 StageModel::StageModel(const models::ModelConfig& config, int64_t seq, int64_t micro_batch,
                        StageParameters* parameters, Comm tp)
-    : config_(config), seq_(seq), micro_batch_(micro_batch), parameters_(parameters), tp_(std::move(tp)) {
+    : config_(config),
+      seq_(seq),
+      micro_batch_(micro_batch),
+      parameters_(parameters),
+      tp_(std::move(tp)) {
   const vps::Layout& layout = parameters->map().layout();
   const int32_t stage = parameters->role().pp;
   first_ = stage == 0;
@@ -26,8 +30,7 @@ StageModel::StageModel(const models::ModelConfig& config, int64_t seq, int64_t m
 
   const vps::Layout::LayerRange range = layout.LayersOf(stage, config.layers);
   for (int32_t layer = range.begin; layer < range.end; ++layer) layers_.push_back(WeightsOf(layer));
-  const int64_t groups =
-      layers_.front().qkv.size(0) / ((config.q_per_kv() + 2) * config.head_dim);
+  const int64_t groups = layers_.front().qkv.size(0) / ((config.q_per_kv() + 2) * config.head_dim);
   attention_ = {micro_batch, seq, groups, config.q_per_kv(), config.head_dim};
   tables_ = MakeAttentionTables(seq, config.q_per_kv(), config.head_dim, config.rope_theta);
 
@@ -56,22 +59,27 @@ LayerWeights StageModel::WeightsOf(int32_t layer) const {
     return parameters_->Leaf(IdOf(*parameters_, fmt::format("layers.{}.{}.weight", layer, name)),
                              config_.hidden, 0);
   };
-  return {norm("input_norm"),        leaf("attn.qkv", true),    leaf("attn.out", false),
-          norm("post_norm"), leaf("mlp.gate_up", true), leaf("mlp.down", false)};
+  return {norm("input_norm"), leaf("attn.qkv", true),    leaf("attn.out", false),
+          norm("post_norm"),  leaf("mlp.gate_up", true), leaf("mlp.down", false)};
 }
 
 at::Tensor StageModel::Layer(const LayerWeights& w, const at::Tensor& x) const {
-  const at::Tensor attention_in = CopyToPositions(RmsNorm(x, w.input_norm, config_.norm_eps), tp_);  // [T, H]
-  const at::Tensor qkv = Linear(attention_in, w.qkv);                 // [T, G * (q_per_kv + 2) * head_dim]
-  const at::Tensor heads = CausalAttention(qkv, tables_, attention_);  // [T, G * q_per_kv * head_dim]
+  const at::Tensor attention_in =
+      CopyToPositions(RmsNorm(x, w.input_norm, config_.norm_eps), tp_);  // [T, H]
+  const at::Tensor qkv = Linear(attention_in, w.qkv);  // [T, G * (q_per_kv + 2) * head_dim]
+  const at::Tensor heads =
+      CausalAttention(qkv, tables_, attention_);  // [T, G * q_per_kv * head_dim]
   const at::Tensor y = x + SumOverPositions(Linear(heads, w.out), tp_);  // [T, H]
-  const at::Tensor mlp_in = CopyToPositions(RmsNorm(y, w.post_norm, config_.norm_eps), tp_);  // [T, H]
-  const at::Tensor inner = SwiGlu(Linear(mlp_in, w.gate_up));       // [T, F]
-  return y + SumOverPositions(Linear(inner, w.down), tp_);          // [T, H]
+  const at::Tensor mlp_in =
+      CopyToPositions(RmsNorm(y, w.post_norm, config_.norm_eps), tp_);  // [T, H]
+  const at::Tensor inner = SwiGlu(Linear(mlp_in, w.gate_up));           // [T, F]
+  return y + SumOverPositions(Linear(inner, w.down), tp_);              // [T, H]
 }
 
-at::Tensor StageModel::Forward(const MicroBatch& batch, const at::Tensor& input, at::Tensor* logits) const {
-  at::Tensor x = first_ ? VocabParallelEmbedding(batch.ids, embedding_, vocab_lo_, tp_) : input;  // [T, H]
+at::Tensor StageModel::Forward(const MicroBatch& batch, const at::Tensor& input,
+                               at::Tensor* logits) const {
+  at::Tensor x =
+      first_ ? VocabParallelEmbedding(batch.ids, embedding_, vocab_lo_, tp_) : input;  // [T, H]
   for (const LayerWeights& weights : layers_) x = Layer(weights, x);
   if (!last_) return x;
   const at::Tensor h = CopyToPositions(RmsNorm(x, final_norm_, config_.norm_eps), tp_);  // [T, H]

@@ -1,8 +1,8 @@
-// StageModel: the part of a LLaMA decoder that one rank computes — some layers, cut over tensor-parallel
-// positions, with the embedding on the first stage and the head on the last.
+// StageModel: the part of a LLaMA decoder that one rank computes — some layers, cut over
+// tensor-parallel positions, with the embedding on the first stage and the head on the last.
 //
-// Shapes: T = micro-batch sequences x seq tokens, H = hidden; G KV heads, F ffn columns and V rows of the vocabulary
-// at this tensor-parallel position (parts may be uneven).
+// Shapes: T = micro-batch sequences x seq tokens, H = hidden; G KV heads, F ffn columns and V rows
+// of the vocabulary at this tensor-parallel position (parts may be uneven).
 #ifndef DYNATRAIN_TRAINER_MODEL_H_
 #define DYNATRAIN_TRAINER_MODEL_H_
 
@@ -34,17 +34,20 @@ struct LayerWeights {
 // Used by one thread at a time. Forward throws what torch and c10d throw.
 class StageModel {
  public:
-  // `parameters` outlives the model. Precondition: a model of family kLlama without biases, which the layout fits.
-  StageModel(const models::ModelConfig& config, int64_t seq, int64_t micro_batch, StageParameters* parameters,
-             Comm tp);
+  // `parameters` outlives the model. Precondition: a model of family kLlama without biases, which
+  // the layout fits.
+  StageModel(const models::ModelConfig& config, int64_t seq, int64_t micro_batch,
+             StageParameters* parameters, Comm tp);
 
   bool first() const { return first_; }
   bool last() const { return last_; }
   std::vector<int64_t> activation_shape() const { return {micro_batch_ * seq_, config_.hidden}; }
 
-  // input: [T, H] from the previous stage; ignored on the first. Returns [T, H] for the next stage; on the last, the sum of
-  // the tokens' losses (float64 scalar), and in `logits`, if asked for, a copy of the logits [T, V].
-  at::Tensor Forward(const MicroBatch& batch, const at::Tensor& input, at::Tensor* logits = nullptr) const;
+  // input: [T, H] from the previous stage; ignored on the first. Returns [T, H] for the next stage;
+  // on the last, the sum of the tokens' losses (float64 scalar), and in `logits`, if asked for, a
+  // copy of the logits [T, V].
+  at::Tensor Forward(const MicroBatch& batch, const at::Tensor& input,
+                     at::Tensor* logits = nullptr) const;
 
  private:
   LayerWeights WeightsOf(int32_t layer) const;

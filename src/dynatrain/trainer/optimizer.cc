@@ -11,13 +11,14 @@ double LearningRate(const Schedule& schedule, int64_t step) {
     return schedule.lr * static_cast<double>(step) / static_cast<double>(schedule.warmup);
   }
   const int64_t span = std::max<int64_t>(schedule.steps - schedule.warmup, 1);
-  const double done = std::min(static_cast<double>(step - schedule.warmup) / static_cast<double>(span), 1.0);
+  const double done =
+      std::min(static_cast<double>(step - schedule.warmup) / static_cast<double>(span), 1.0);
   return schedule.min_lr +
          (schedule.lr - schedule.min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
 }
 
-AdamCoefficients MakeAdamCoefficients(const AdamOptions& options, double lr, int64_t step, double gradient_scale,
-                                      bool decay) {
+AdamCoefficients MakeAdamCoefficients(const AdamOptions& options, double lr, int64_t step,
+                                      double gradient_scale, bool decay) {
   const double t = static_cast<double>(step);
   return {.gradient_scale = static_cast<float>(gradient_scale),
           .keep = static_cast<float>(decay ? 1.0 - lr * options.weight_decay : 1.0),
@@ -62,8 +63,8 @@ double ClipScale(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
-std::vector<ParameterRange> RangesOf(const vps::StateCatalog& catalog, const vps::Bucket& bucket, int64_t begin,
-                                     int64_t end) {
+std::vector<ParameterRange> RangesOf(const vps::StateCatalog& catalog, const vps::Bucket& bucket,
+                                     int64_t begin, int64_t end) {
   std::vector<ParameterRange> ranges;
   if (!bucket.trainable) return ranges;
   for (const vps::BucketEntry& entry : bucket.entries) {

@@ -23,7 +23,8 @@ struct Schedule {
   int64_t steps = 1;   // after which lr is min_lr
 };
 
-// Of step 1, 2, ...: lr * step / warmup while warming up, then half a cosine from lr down to min_lr at `steps`.
+// Of step 1, 2, ...: lr * step / warmup while warming up, then half a cosine from lr down to min_lr
+// at `steps`.
 double LearningRate(const Schedule& schedule, int64_t step);
 
 // The numbers of one step, as the kernel needs them.
@@ -36,11 +37,11 @@ struct AdamCoefficients {
   float inv_sqrt_bias2;  // (1 - beta2^step)^-1/2
   float eps;
 };
-AdamCoefficients MakeAdamCoefficients(const AdamOptions& options, double lr, int64_t step, double gradient_scale,
-                                      bool decay);
+AdamCoefficients MakeAdamCoefficients(const AdamOptions& options, double lr, int64_t step,
+                                      double gradient_scale, bool decay);
 
-// Updates `n` elements. An element's bits depend on its own four numbers and the coefficients alone: not on
-// alignment, offset, length or neighbours.
+// Updates `n` elements. An element's bits depend on its own four numbers and the coefficients
+// alone: not on alignment, offset, length or neighbours.
 void AdamW(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
            const AdamCoefficients& coefficients);
 
@@ -60,9 +61,10 @@ struct ParameterRange {
   friend bool operator==(const ParameterRange&, const ParameterRange&) = default;
 };
 
-// The parameters that meet elements [begin, end) of a bucket, clipped to them; nothing of the padding.
-std::vector<ParameterRange> RangesOf(const vps::StateCatalog& catalog, const vps::Bucket& bucket, int64_t begin,
-                                     int64_t end);
+// The parameters that meet elements [begin, end) of a bucket, clipped to them; nothing of the
+// padding.
+std::vector<ParameterRange> RangesOf(const vps::StateCatalog& catalog, const vps::Bucket& bucket,
+                                     int64_t begin, int64_t end);
 
 }  // namespace dynatrain::trainer
 

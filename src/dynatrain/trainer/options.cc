@@ -18,11 +18,12 @@ Status CheckModel(const models::ModelConfig& model) {
     return InvalidArgument("model {}: the trainer has no biases", model.name);
   }
   if (!model.rope_scaling.empty()) {
-    return InvalidArgument("model {}: the trainer has no rope_scaling, the model has \"{}\"", model.name,
-                           model.rope_scaling);
+    return InvalidArgument("model {}: the trainer has no rope_scaling, the model has \"{}\"",
+                           model.name, model.rope_scaling);
   }
   if (model.head_dim % 2 != 0) {
-    return InvalidArgument("model {}: rotary positions need an even head_dim, not {}", model.name, model.head_dim);
+    return InvalidArgument("model {}: rotary positions need an even head_dim, not {}", model.name,
+                           model.head_dim);
   }
   return {};
 }
@@ -32,14 +33,17 @@ Status CheckModel(const models::ModelConfig& model) {
 Status CheckOptions(const TrainerOptions& o) {
   DT_RETURN_IF_ERROR(CheckModel(o.model));
   if (o.seq < 1 || o.seq > o.model.max_positions) {
-    return InvalidArgument("seq {}: model {} has positions for 1 to {}", o.seq, o.model.name, o.model.max_positions);
+    return InvalidArgument("seq {}: model {} has positions for 1 to {}", o.seq, o.model.name,
+                           o.model.max_positions);
   }
   if (o.micro_batch < 1 || o.global_batch < 1 || o.global_batch % o.micro_batch != 0) {
-    return InvalidArgument("global batch {} is no multiple of micro-batch {}", o.global_batch, o.micro_batch);
+    return InvalidArgument("global batch {} is no multiple of micro-batch {}", o.global_batch,
+                           o.micro_batch);
   }
   if (o.schedule.warmup < 0 || o.schedule.steps < 1 || o.schedule.lr < 0 || o.schedule.min_lr < 0) {
-    return InvalidArgument("schedule: lr {}, min_lr {}, warmup {} and steps {} must not be negative, steps at least 1",
-                           o.schedule.lr, o.schedule.min_lr, o.schedule.warmup, o.schedule.steps);
+    return InvalidArgument(
+        "schedule: lr {}, min_lr {}, warmup {} and steps {} must not be negative, steps at least 1",
+        o.schedule.lr, o.schedule.min_lr, o.schedule.warmup, o.schedule.steps);
   }
   return {};
 }
@@ -53,7 +57,8 @@ Status CheckLayout(const TrainerOptions& options, const vps::Layout& layout) {
     if (micro_batches % dp == 0) fits.push_back(dp);
   }
   return InvalidArgument(
-      "dp={}: global batch {} in micro-batches of {} is {} micro-batches, {:.3g} for each dp position; "
+      "dp={}: global batch {} in micro-batches of {} is {} micro-batches, {:.3g} for each dp "
+      "position; "
       "right is dp of {}, or another micro-batch",
       layout.dp, options.global_batch, options.micro_batch, micro_batches,
       static_cast<double>(micro_batches) / layout.dp, fmt::join(fits, ", "));

@@ -23,14 +23,15 @@ struct TrainerOptions {
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
   uint64_t seed = 1;
 
-  int64_t micro_batches() const { return global_batch / micro_batch; }  // of all dp positions, per step
+  // Of all dp positions, per step.
+  int64_t micro_batches() const { return global_batch / micro_batch; }
 };
 
 // Values that no layout could train with, by name.
 Status CheckOptions(const TrainerOptions& options);
 
-// Whether the model fits (models::CheckLayout) and dp positions get equal numbers of micro-batches; names the numbers and
-// what would be right. Pure.
+// Whether the model fits (models::CheckLayout) and dp positions get equal numbers of micro-batches;
+// names the numbers and what would be right. Pure.
 Status CheckLayout(const TrainerOptions& options, const vps::Layout& layout);
 
 }  // namespace dynatrain::trainer

@@ -6,7 +6,8 @@ namespace dynatrain::trainer {
 namespace {
 
 // The float32 tensor over one buffer of the state, or undefined if there is no such buffer.
-Result<at::Tensor> StateTensorOf(const elastic::LayoutInstance& instance, vps::Kind kind, int32_t bucket,
+Result<at::Tensor> StateTensorOf(const elastic::LayoutInstance& instance, vps::Kind kind,
+                                 int32_t bucket,
                                  std::vector<std::shared_ptr<engine::Storage>>* storages) {
   const std::optional<vps::BufferIndex> index = instance.map->BufferOf(instance.rank, kind, bucket);
   if (!index) return at::Tensor();
@@ -21,7 +22,8 @@ Result<at::Tensor> StateTensorOf(const elastic::LayoutInstance& instance, vps::K
   return at::from_blob(data, {buffer.elems}, at::kFloat);
 }
 
-at::Tensor MakeLeaf(const at::Tensor& flat, const at::Tensor& flat_grad, int64_t rows, int64_t columns) {
+at::Tensor MakeLeaf(const at::Tensor& flat, const at::Tensor& flat_grad, int64_t rows,
+                    int64_t columns) {
   const std::vector<int64_t> shape =
       columns == 0 ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, columns};
   at::Tensor leaf = flat.view(shape).detach();
@@ -42,8 +44,10 @@ Result<StageParameters> StageParameters::Make(const elastic::LayoutInstance& ins
   int32_t index = 0;
   for (vps::Bucket& geometry : instance.map->BucketsOf(p.role_.pp, p.role_.tp)) {
     StageBucket bucket;
-    DT_ASSIGN_OR_RETURN(bucket.values, StateTensorOf(instance, vps::Kind::kParam, index, &p.storages_));
-    DT_ASSIGN_OR_RETURN(bucket.exp_avg, StateTensorOf(instance, vps::Kind::kExpAvg, index, &p.storages_));
+    DT_ASSIGN_OR_RETURN(bucket.values,
+                        StateTensorOf(instance, vps::Kind::kParam, index, &p.storages_));
+    DT_ASSIGN_OR_RETURN(bucket.exp_avg,
+                        StateTensorOf(instance, vps::Kind::kExpAvg, index, &p.storages_));
     DT_ASSIGN_OR_RETURN(bucket.exp_avg_sq,
                         StateTensorOf(instance, vps::Kind::kExpAvgSq, index, &p.storages_));
     bucket.moments_cut = instance.map->CutOverDp(vps::Kind::kExpAvg);

@@ -15,16 +15,16 @@ namespace dynatrain::trainer {
 // A bucket of the layout's buffer rule with its memory, all float32.
 struct StageBucket {
   vps::Bucket geometry;
-  at::Tensor values;       // [elems]; the state's own memory
-  at::Tensor exp_avg;      // [elems], or with ZeRO [elems / dp]; the state's own memory; undefined if there is none
+  at::Tensor values;   // [elems]; the state's own memory
+  at::Tensor exp_avg;  // [elems], or with ZeRO [elems / dp]; the state's own; undefined if none
   at::Tensor exp_avg_sq;
-  at::Tensor grads;        // [elems rounded up to a multiple of dp]; the trainer's memory; undefined if frozen
-  at::Tensor received;     // like grads, for the exchange between dp positions; undefined if dp = 1
+  at::Tensor grads;     // [elems rounded up to a multiple of dp]; undefined if frozen
+  at::Tensor received;  // like grads, for the exchange between dp positions; undefined if dp = 1
   bool moments_cut = false;  // exp_avg and exp_avg_sq hold only this dp position's slice
 };
 
-// Buckets of the stage of one rank. Values and moments belong to the state, whose storage is kept alive; gradient
-// memory is made and touched here.
+// Buckets of the stage of one rank. Values and moments belong to the state, whose storage is kept
+// alive; gradient memory is made and touched here.
 class StageParameters {
  public:
   // Precondition: `instance` is active. Refuses state that is not float32.
@@ -41,17 +41,19 @@ class StageParameters {
   };
   Place PlaceOf(vps::ParameterId parameter) const;
 
-  // An autograd leaf over the parameter's memory, [rows, columns] (columns 0: [rows]), whose .grad is the view of the flat
-  // gradient.
+  // An autograd leaf over the parameter's memory, [rows, columns] (columns 0: [rows]), whose .grad
+  // is the view of the flat gradient.
   at::Tensor Leaf(vps::ParameterId parameter, int64_t rows, int64_t columns) const;
-  // A second leaf over the same memory, for the head of a model whose tied embedding lies in this stage as well; its .grad is
-  // apart, so that both homes' gradients are summed in one way wherever they lie.
+  // A second leaf over the same memory, for the head of a model whose tied embedding lies in this
+  // stage as well; its .grad is apart, so that both homes' gradients are summed in one way wherever
+  // they lie.
   at::Tensor TiedLeaf(vps::ParameterId parameter, int64_t rows, int64_t columns);
 
   // Before the first micro-batch of a step.
   void ZeroGradients() const;
 
-  // Tied parameters that have a home here: gradient of this stage's bucket, and the apart one if both homes are here.
+  // Tied parameters that have a home here: gradient of this stage's bucket, and the apart one if
+  // both homes are here.
   struct Tie {
     at::Tensor grad;   // flat
     at::Tensor apart;  // flat; undefined if the other home is on another stage

@@ -69,11 +69,13 @@ constexpr int kBackward = 1;
 // One stage's run over the micro-batches of a step.
 class Schedule {
  public:
-  Schedule(const StageModel& model, const Comm& pp, const std::vector<MicroBatch>& batches, bool training)
+  Schedule(const StageModel& model, const Comm& pp, const std::vector<MicroBatch>& batches,
+           bool training)
       : model_(model),
         pp_(pp),
         batches_(batches),
-        activations_(pp, pp.position() - 1, kForward, model.first() ? 0 : count(), model.activation_shape()),
+        activations_(pp, pp.position() - 1, kForward, model.first() ? 0 : count(),
+                     model.activation_shape()),
         gradients_(pp, pp.position() + 1, kBackward, model.last() || !training ? 0 : count(),
                    model.activation_shape()),
         outbox_(pp, static_cast<size_t>(2 * pp.size())) {}
@@ -112,8 +114,8 @@ class Schedule {
     at::Tensor input;
     if (!model_.first()) input = activations_.Next().requires_grad_(at::GradMode::is_enabled());
     at::Tensor scores;
-    const at::Tensor output =
-        model_.Forward(batches_[static_cast<size_t>(i)], input, logits != nullptr ? &scores : nullptr);
+    const at::Tensor output = model_.Forward(batches_[static_cast<size_t>(i)], input,
+                                             logits != nullptr ? &scores : nullptr);
     in_flight_.push_back({input, output});
     if (!model_.last()) {
       outbox_.Send(output.detach(), pp_.position() + 1, 2 * i + kForward);
@@ -126,7 +128,8 @@ class Schedule {
   void Backward(int i, double loss_scale) {
     InFlight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
-    const at::Tensor gradient = model_.last() ? at::scalar_tensor(loss_scale, at::kDouble) : gradients_.Next();
+    const at::Tensor gradient =
+        model_.last() ? at::scalar_tensor(loss_scale, at::kDouble) : gradients_.Next();
     torch::autograd::backward({flight.output}, {gradient});
     if (!model_.first()) outbox_.Send(flight.input.grad(), pp_.position() - 1, 2 * i + kBackward);
   }

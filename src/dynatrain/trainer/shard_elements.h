@@ -8,8 +8,8 @@
 
 namespace dynatrain::trainer {
 
-// Calls visit(index, element) for every element of `shard`, in row-major order: its row-major index in a tensor of
-// `shape`, and its place in the buffer, in elements.
+// Calls visit(index, element) for every element of `shard`, in row-major order: its row-major index
+// in a tensor of `shape`, and its place in the buffer, in elements.
 template <class Visit>
 void ForEachElement(const vps::Shape& shape, const vps::Shard& shard, Visit visit) {
   const vps::Box whole = vps::Box::Whole(shape);

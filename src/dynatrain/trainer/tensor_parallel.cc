@@ -77,15 +77,15 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
 };
 
 struct CrossEntropyFunction : Function<CrossEntropyFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets,
-                            int64_t lo, const Comm& tp) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits,
+                            const at::Tensor& targets, int64_t lo, const Comm& tp) {
     const LocalIds target = ToLocal(targets, lo, logits.size(1));
-    const at::Tensor column = target.index.unsqueeze(1);                                  // [T, 1]
-    const at::Tensor max = logits.amax(1, true);                                          // [T, 1]
-    const at::Tensor at_target = logits.gather(1, column).mul_(target.inside);            // [T, 1]
-    const at::Tensor exps = logits.detach().sub_(max).exp_();                             // [T, V]
-    const at::Tensor sums = exps.sum(1, true);                                            // [T, 1]
-    const at::Tensor parts = tp.AllGather(at::stack({max, sums, at_target}));  // [tp, 3, T, 1]
+    const at::Tensor column = target.index.unsqueeze(1);                        // [T, 1]
+    const at::Tensor max = logits.amax(1, true);                                // [T, 1]
+    const at::Tensor at_target = logits.gather(1, column).mul_(target.inside);  // [T, 1]
+    const at::Tensor exps = logits.detach().sub_(max).exp_();                   // [T, V]
+    const at::Tensor sums = exps.sum(1, true);                                  // [T, 1]
+    const at::Tensor parts = tp.AllGather(at::stack({max, sums, at_target}));   // [tp, 3, T, 1]
     const at::Tensor all_max = parts.select(1, 0).amax(0);
     const at::Tensor all_sums = (parts.select(1, 1) * (parts.select(1, 0) - all_max).exp()).sum(0);
     const at::Tensor loss = all_sums.log() + all_max - parts.select(1, 2).sum(0);  // [T, 1]
@@ -111,12 +111,13 @@ at::Tensor SumOverPositions(const at::Tensor& x, const Comm& tp) {
   return tp.size() == 1 ? x : SumFunction::apply(x, tp);
 }
 
-at::Tensor VocabParallelEmbedding(const at::Tensor& ids, const at::Tensor& weight, int64_t lo, const Comm& tp) {
+at::Tensor VocabParallelEmbedding(const at::Tensor& ids, const at::Tensor& weight, int64_t lo,
+                                  const Comm& tp) {
   return EmbeddingFunction::apply(ids, weight, lo, tp);
 }
 
-at::Tensor VocabParallelCrossEntropy(const at::Tensor& logits, const at::Tensor& targets, int64_t lo,
-                                     const Comm& tp) {
+at::Tensor VocabParallelCrossEntropy(const at::Tensor& logits, const at::Tensor& targets,
+                                     int64_t lo, const Comm& tp) {
   return CrossEntropyFunction::apply(logits, targets, lo, tp);
 }
 

@@ -18,13 +18,15 @@ constexpr std::chrono::seconds kTimeout{50};
 
 Status RunRank(const std::shared_ptr<const vps::LayoutShardMap>& map, RankId rank,
                const c10::intrusive_ptr<c10d::Store>& store, const RankBody& body) {
-  DT_ASSIGN_OR_RETURN(const std::unique_ptr<bridge::GlooGroupFactory> factory,
-                      bridge::GlooGroupFactory::Make(
-                          rank, store, {.interface = "lo", .address = "", .operation_timeout = kTimeout}));
+  DT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<bridge::GlooGroupFactory> factory,
+      bridge::GlooGroupFactory::Make(
+          rank, store, {.interface = "lo", .address = "", .operation_timeout = kTimeout}));
   elastic::LayoutInstance instance;
   instance.map = map;
   instance.rank = rank;
-  DT_ASSIGN_OR_RETURN(instance.state, engine::StateBuffers::Allocate(*map, rank, engine::Fill::kZero));
+  DT_ASSIGN_OR_RETURN(instance.state,
+                      engine::StateBuffers::Allocate(*map, rank, engine::Fill::kZero));
   for (const elastic::GroupSpec& spec : elastic::GroupsOfRank(map->layout(), rank)) {
     if (spec.ranks.size() == 1) continue;
     DT_ASSIGN_OR_RETURN(instance.groups[spec.axis], factory->MakeGroup("test", spec, kTimeout));
@@ -57,7 +59,8 @@ void Tensors::AddState(const elastic::LayoutInstance& instance, vps::Kind kind) 
   }
 }
 
-void Tensors::AddGradients(const vps::StateCatalog& catalog, const std::vector<GradientPart>& parts) {
+void Tensors::AddGradients(const vps::StateCatalog& catalog,
+                           const std::vector<GradientPart>& parts) {
   const std::lock_guard lock(mutex_);
   for (const GradientPart& part : parts) {
     const vps::Parameter& parameter = catalog.parameters()[static_cast<size_t>(part.parameter)];
@@ -105,7 +108,8 @@ double RelativeDifference(const std::vector<float>& a, const std::vector<float>&
   double difference = 0, largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     if (!std::isfinite(a[i])) return INFINITY;
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    difference =
+        std::max(difference, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
     largest = std::max(largest, std::abs(static_cast<double>(b[i])));
   }
   return largest > 0 ? difference / largest : difference;
@@ -124,7 +128,8 @@ Status RunRanks(const std::shared_ptr<const vps::StateCatalog>& catalog, const v
   }
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (!statuses[i].ok()) return statuses[i].Within(fmt::format("{}, rank {}", layout.ToString(), ranks[i]));
+    if (!statuses[i].ok())
+      return statuses[i].Within(fmt::format("{}, rank {}", layout.ToString(), ranks[i]));
   }
   return {};
 }

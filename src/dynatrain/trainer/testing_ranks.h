@@ -1,4 +1,5 @@
-// For tests: the ranks of a layout as threads of one process, over real Gloo groups, and their state as whole tensors.
+// For tests: the ranks of a layout as threads of one process, over real Gloo groups, and their
+// state as whole tensors.
 #ifndef DYNATRAIN_TRAINER_TESTING_RANKS_H_
 #define DYNATRAIN_TRAINER_TESTING_RANKS_H_
 
@@ -42,7 +43,8 @@ double RelativeDifference(const std::vector<float>& a, const std::vector<float>&
 
 using RankBody = std::function<Status(elastic::LayoutInstance& instance)>;
 
-// Runs `body` once on each rank of `layout`, with groups and zeroed state. The first error, naming the rank.
+// Runs `body` once on each rank of `layout`, with groups and zeroed state. The first error, naming
+// the rank.
 Status RunRanks(const std::shared_ptr<const vps::StateCatalog>& catalog, const vps::Layout& layout,
                 const RankBody& body);
 

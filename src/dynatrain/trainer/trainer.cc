@@ -21,11 +21,13 @@ Comm CommOf(const elastic::LayoutInstance& instance, const std::string& axis) {
   const std::vector<RankId>& ranks = found->second->spec().ranks;
   if (ranks.size() == 1) return {};
   const auto position = std::find(ranks.begin(), ranks.end(), instance.rank) - ranks.begin();
-  return {bridge::BackendOf(*found->second), static_cast<int>(position), static_cast<int>(ranks.size())};
+  return {bridge::BackendOf(*found->second), static_cast<int>(position),
+          static_cast<int>(ranks.size())};
 }
 
 // The stage whose copy of a parameter counts where it must count once.
-int32_t FirstStageOf(const vps::Parameter& parameter, const vps::Layout& layout, int32_t num_layers) {
+int32_t FirstStageOf(const vps::Parameter& parameter, const vps::Layout& layout,
+                     int32_t num_layers) {
   const vps::Home& home = parameter.homes.front();
   switch (home.place) {
     case vps::Home::Place::kEmbedding:
@@ -36,6 +38,11 @@ int32_t FirstStageOf(const vps::Parameter& parameter, const vps::Layout& layout,
       return layout.pp - 1;
   }
   return 0;
+}
+
+// One thread per rank, and so one order of every sum inside an operation.
+void UseOneThread() {
+  if (at::get_num_threads() != 1) at::set_num_threads(1);
 }
 
 float* FloatsAt(const at::Tensor& flat, int64_t offset) {
@@ -61,7 +68,7 @@ class Trainer::Parts {
         model_(options.model, options.seq, options.micro_batch, &parameters_, tp_) {}
 
   StepResult Step(int64_t step, int ready) {
-    at::set_num_threads(1);
+    UseOneThread();
     const int64_t first = (step - 1) * options_.global_batch;
     const std::vector<MicroBatch> batches =
         LocalBatches([&](int64_t i) { return data_->Order(first + i, options_.seed); });
@@ -77,13 +84,13 @@ class Trainer::Parts {
   }
 
   double EvalLoss() {
-    at::set_num_threads(1);
+    UseOneThread();
     const std::vector<double> losses = EvalMicroBatches(model_, pp_, FixedBatches());
     return Agree(losses, 0, /*with_gradients=*/false).loss;
   }
 
   std::vector<float> EvalLogits() {
-    at::set_num_threads(1);
+    UseOneThread();
     std::vector<at::Tensor> logits;
     EvalMicroBatches(model_, pp_, FixedBatches(), &logits);
     std::vector<float> all;
@@ -99,7 +106,8 @@ class Trainer::Parts {
       for (const ParameterRange& range : OwnRanges(bucket)) {
         const vps::BucketEntry entry = parameters_.PlaceOf(range.parameter).entry;
         std::vector<vps::Box> boxes;
-        vps::AppendFlatRangeBoxes(entry.box, range.begin - entry.offset, range.end - entry.offset, &boxes);
+        vps::AppendFlatRangeBoxes(entry.box, range.begin - entry.offset, range.end - entry.offset,
+                                  &boxes);
         const float* from = FloatsAt(bucket.grads, range.begin);
         for (const vps::Box& box : boxes) {
           parts.push_back({range.parameter, box, {from, from + box.elems()}});
@@ -113,14 +121,16 @@ class Trainer::Parts {
  private:
   const vps::StateCatalog& catalog() const { return parameters_.map().catalog(); }
 
-  // This dp position's micro-batches: a contiguous block of the step's. sample(i) is the i-th sample of the global batch.
+  // This dp position's micro-batches: a contiguous block of the step's. sample(i) is the i-th
+  // sample of the global batch.
   template <class SampleOf>
   std::vector<MicroBatch> LocalBatches(SampleOf sample) const {
     const int64_t seq = options_.seq, rows = options_.micro_batch;
     const int64_t count = options_.micro_batches() / layout_.dp;
     std::vector<MicroBatch> batches;
     for (int64_t m = 0; m < count; ++m) {
-      at::Tensor ids = at::empty({rows * seq}, at::kLong), targets = at::empty({rows * seq}, at::kLong);
+      at::Tensor ids = at::empty({rows * seq}, at::kLong),
+                 targets = at::empty({rows * seq}, at::kLong);
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t in_batch = (parameters_.role().dp * count + m) * rows + row;
         const std::span<const unsigned char> bytes = data_->Sample(sample(in_batch));
@@ -143,17 +153,20 @@ class Trainer::Parts {
     return RangesOf(catalog(), bucket.geometry, slice.begin, slice.end);
   }
 
-  // The one reduction of a step over all ranks. Every entry but the first is written by one rank alone, so its sum is exact,
-  // and every rank adds the entries up in the same order: losses by micro-batch, squares by (parameter, tp, dp).
+  // The one reduction of a step over all ranks. Every entry but the first is written by one rank
+  // alone, so its sum is exact, and every rank adds the entries up in the same order: losses by
+  // micro-batch, squares by (parameter, tp, dp).
   StepResult Agree(const std::vector<double>& losses, int ready, bool with_gradients = true) const {
     const int64_t micro = options_.micro_batches();
-    const auto parameters = static_cast<int64_t>(with_gradients ? catalog().parameters().size() : 0);
+    const auto parameters =
+        static_cast<int64_t>(with_gradients ? catalog().parameters().size() : 0);
     const int64_t per_parameter = int64_t{layout_.tp} * layout_.dp;
     const at::Tensor sums = at::zeros({1 + micro + parameters * per_parameter}, at::kDouble);
     auto* out = sums.mutable_data_ptr<double>();
     out[0] = ready;
     if (tp_.position() == 0) {
-      std::copy(losses.begin(), losses.end(), out + 1 + parameters_.role().dp * (micro / layout_.dp));
+      std::copy(losses.begin(), losses.end(),
+                out + 1 + parameters_.role().dp * (micro / layout_.dp));
     }
     if (with_gradients) AddSquares(out + 1 + micro);
     world_.AllReduceSum(sums);
@@ -170,11 +183,13 @@ class Trainer::Parts {
     return result;
   }
 
-  // Squares of this rank's slices of the gradient at [parameter][tp][dp], of replicated and tied parameters once.
+  // Squares of this rank's slices of the gradient at [parameter][tp][dp], of replicated and tied
+  // parameters once.
   void AddSquares(double* out) const {
     for (const StageBucket& bucket : parameters_.buckets()) {
       for (const ParameterRange& range : OwnRanges(bucket)) {
-        const vps::Parameter& parameter = catalog().parameters()[static_cast<size_t>(range.parameter)];
+        const vps::Parameter& parameter =
+            catalog().parameters()[static_cast<size_t>(range.parameter)];
         const bool replica = parameter.split.axis < 0 && tp_.position() > 0;
         const bool copy =
             FirstStageOf(parameter, layout_, options_.model.layers) != parameters_.role().pp;
@@ -187,8 +202,10 @@ class Trainer::Parts {
   }
 
   void Update(int64_t step, const StepResult& result) const {
-    const AdamCoefficients decay = MakeAdamCoefficients(options_.adam, result.lr, step, result.clip_scale, true);
-    const AdamCoefficients plain = MakeAdamCoefficients(options_.adam, result.lr, step, result.clip_scale, false);
+    const AdamCoefficients decay =
+        MakeAdamCoefficients(options_.adam, result.lr, step, result.clip_scale, true);
+    const AdamCoefficients plain =
+        MakeAdamCoefficients(options_.adam, result.lr, step, result.clip_scale, false);
     const bool cut = layout_.zero >= 1;
     if (!cut) GatherGradients(parameters_.buckets(), dp_);
     for (const StageBucket& bucket : parameters_.buckets()) {
@@ -219,12 +236,13 @@ class Trainer::Parts {
 Trainer::Trainer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Trainer::~Trainer() = default;
 
-Result<std::unique_ptr<Trainer>> Trainer::Make(const TrainerOptions& options, std::shared_ptr<const TextData> data,
+Result<std::unique_ptr<Trainer>> Trainer::Make(const TrainerOptions& options,
+                                               std::shared_ptr<const TextData> data,
                                                const elastic::LayoutInstance& instance) {
   DT_RETURN_IF_ERROR(CheckOptions(options));
   DT_RETURN_IF_ERROR(CheckLayout(options, instance.map->layout()));
   return bridge::FenceResult("build the trainer", [&]() -> Result<std::unique_ptr<Trainer>> {
-    at::set_num_threads(1);
+    UseOneThread();
     DT_ASSIGN_OR_RETURN(StageParameters parameters, StageParameters::Make(instance));
     auto parts = std::make_unique<Parts>(options, std::move(data), instance, std::move(parameters));
     return std::unique_ptr<Trainer>(new Trainer(std::move(parts)));
@@ -232,7 +250,8 @@ Result<std::unique_ptr<Trainer>> Trainer::Make(const TrainerOptions& options, st
 }
 
 Result<StepResult> Trainer::Step(int64_t step, int ready) {
-  return bridge::FenceResult(fmt::format("train step {}", step), [&] { return parts_->Step(step, ready); });
+  return bridge::FenceResult(fmt::format("train step {}", step),
+                             [&] { return parts_->Step(step, ready); });
 }
 
 Result<double> Trainer::EvalLoss() {

@@ -3,8 +3,8 @@
 //   auto trainer = *Trainer::Make(options, data, instance);
 //   StepResult r = *trainer->Step(step, ready);      // every active rank, the same step
 //
-// All that a step computes is independent of the layout up to the order of floating-point sums: weights, batch
-// order, clipping and schedule. When only pp changes, losses are bit-identical.
+// All that a step computes is independent of the layout up to the order of floating-point sums:
+// weights, batch order, clipping and schedule. When only pp changes, losses are bit-identical.
 #ifndef DYNATRAIN_TRAINER_TRAINER_H_
 #define DYNATRAIN_TRAINER_TRAINER_H_
 
@@ -36,26 +36,29 @@ struct GradientPart {
   std::vector<float> values;  // row-major in the box
 };
 
-// Collective methods are called by all active ranks in the same order, each on one thread; an error (a peer lost, a
-// deadline passed) ends the use of this trainer and its groups.
+// Collective methods are called by all active ranks in the same order, each on one thread; an error
+// (a peer lost, a deadline passed) ends the use of this trainer and its groups.
 class Trainer {
  public:
-  // Any thread, not collective. Changes no state: makes views of instance.state and gradient memory. The state's values may
-  // come later. The memory of `instance` is kept; its groups are used until the trainer goes.
-  static Result<std::unique_ptr<Trainer>> Make(const TrainerOptions& options, std::shared_ptr<const TextData> data,
+  // Any thread, not collective. Changes no state: makes views of instance.state and gradient
+  // memory. The state's values may come later. The memory of `instance` is kept; its groups are
+  // used until the trainer goes.
+  static Result<std::unique_ptr<Trainer>> Make(const TrainerOptions& options,
+                                               std::shared_ptr<const TextData> data,
                                                const elastic::LayoutInstance& instance);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective. Trains on the global batch of `step` (counted from 1). `ready` is summed along with the gradient norm.
+  // Collective. Trains on the global batch of `step` (counted from 1). `ready` is summed along with
+  // the gradient norm.
   Result<StepResult> Step(int64_t step, int ready);
 
   // Collective. Mean loss over one fixed batch: the first global_batch samples of the file.
   Result<double> EvalLoss();
 
-  // Collective. The logits of that batch: on the last stage [this dp position's sequences, seq, this tp position's rows of
-  // the vocabulary], row-major; elsewhere empty.
+  // Collective. The logits of that batch: on the last stage [this dp position's sequences, seq,
+  // this tp position's rows of the vocabulary], row-major; elsewhere empty.
   Result<std::vector<float>> EvalLogits();
 
   // After Step: what this rank summed of the gradients. Over all ranks, every element is told.

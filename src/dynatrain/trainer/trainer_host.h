@@ -20,7 +20,8 @@ class TrainerHost final : public elastic::Host {
   static Result<std::unique_ptr<TrainerHost>> Make(const TrainerOptions& options);
 
   Status CheckLayout(const vps::Layout& layout) override;
-  // The instance's trainer; holds references to the instance's groups and memory, not to the instance.
+  // The instance's trainer; holds references to the instance's groups and memory, not to the
+  // instance.
   Result<std::shared_ptr<void>> Prepare(const elastic::LayoutInstance& instance) override;
   std::string JobState() override { return job_state_.ToBytes(); }
 
@@ -31,7 +32,8 @@ class TrainerHost final : public elastic::Host {
 
   // After step `step` has ended.
   void Finished(int64_t step);
-  // Goes on from another rank's job state. Refuses one of another seed or batch size: its data position would be lost.
+  // Goes on from another rank's job state. Refuses one of another seed or batch size: its data
+  // position would be lost.
   Status Restore(const std::string& bytes);
   const trainer::JobState& state() const { return job_state_; }
   const TrainerOptions& options() const { return options_; }

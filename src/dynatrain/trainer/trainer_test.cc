@@ -35,7 +35,8 @@ std::string MakeText() {
 
 class TrainerTest : public ::testing::Test {
  protected:
-  TrainerTest() : path_(::testing::TempDir() + "dynatrain-trainer-" + std::to_string(::getpid()) + ".txt") {
+  TrainerTest()
+      : path_(::testing::TempDir() + "dynatrain-trainer-" + std::to_string(::getpid()) + ".txt") {
     std::ofstream(path_, std::ios::binary) << MakeText();
     options_.model.name = "small";
     options_.model.layers = 3;
@@ -51,7 +52,8 @@ class TrainerTest : public ::testing::Test {
     options_.global_batch = 12;
     options_.schedule = {.lr = 2e-2, .min_lr = 1e-3, .warmup = 2, .steps = 8};
     options_.clip = 0.5;
-    options_.adam.eps = 1e-6;  // above the rounding noise of gradients, which Adam would blow up to whole steps
+    options_.adam.eps =
+        1e-6;  // above the rounding noise of gradients, which Adam would blow up to whole steps
   }
   ~TrainerTest() override { std::remove(path_.c_str()); }
 
@@ -59,7 +61,8 @@ class TrainerTest : public ::testing::Test {
     return *models::MakeCatalog(options_.model, vps::Fp32AdamKinds());
   }
   std::shared_ptr<const TextData> Data() const {
-    return *TextData::Open(options_.data_file, options_.seq, options_.global_batch, options_.model.vocab);
+    return *TextData::Open(options_.data_file, options_.seq, options_.global_batch,
+                           options_.model.vocab);
   }
 
   struct Run {
@@ -71,15 +74,17 @@ class TrainerTest : public ::testing::Test {
   // Trains kSteps from the initial state in one layout.
   void Train(const std::string& spec, Run* run) const {
     const auto data = Data();
-    const Status status =
-        testing::RunRanks(Catalog(), *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
-          DT_RETURN_IF_ERROR(InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
+    const Status status = testing::RunRanks(
+        Catalog(), *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
+          DT_RETURN_IF_ERROR(
+              InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
           run->initial.AddState(instance, vps::Kind::kParam);
           DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Make(options_, data, instance));
           DT_ASSIGN_OR_RETURN(const double before, trainer->EvalLoss());
           std::vector<StepResult> steps;
           for (int64_t step = 1; step <= kSteps; ++step) {
-            DT_ASSIGN_OR_RETURN(const StepResult result, trainer->Step(step, static_cast<int>(step % 2)));
+            DT_ASSIGN_OR_RETURN(const StepResult result,
+                                trainer->Step(step, static_cast<int>(step % 2)));
             steps.push_back(result);
           }
           DT_ASSIGN_OR_RETURN(const double after, trainer->EvalLoss());
@@ -94,7 +99,9 @@ class TrainerTest : public ::testing::Test {
           return {};
         });
     ASSERT_TRUE(status.ok()) << status.ToString();
-    EXPECT_EQ(run->initial.Faults() + run->parameters.Faults() + run->exp_avg.Faults() + run->exp_avg_sq.Faults(), "")
+    EXPECT_EQ(run->initial.Faults() + run->parameters.Faults() + run->exp_avg.Faults() +
+                  run->exp_avg_sq.Faults(),
+              "")
         << spec;
   }
 
@@ -111,11 +118,13 @@ class TrainerTest : public ::testing::Test {
   }
 
   static void ExpectAlike(const Run& a, const Run& b) {
-    EXPECT_TRUE(a.initial.values() == b.initial.values()) << "every layout starts from the same bits";
+    EXPECT_TRUE(a.initial.values() == b.initial.values())
+        << "every layout starts from the same bits";
     EXPECT_NEAR(a.eval_before, b.eval_before, 1e-6 * b.eval_before);
     for (size_t i = 0; i < kSteps; ++i) {
       EXPECT_NEAR(a.steps[i].loss, b.steps[i].loss, 1e-6 * b.steps[i].loss) << "step " << i + 1;
-      EXPECT_NEAR(a.steps[i].grad_norm, b.steps[i].grad_norm, 1e-4 * b.steps[i].grad_norm) << "step " << i + 1;
+      EXPECT_NEAR(a.steps[i].grad_norm, b.steps[i].grad_norm, 1e-4 * b.steps[i].grad_norm)
+          << "step " << i + 1;
     }
   }
 
@@ -129,9 +138,9 @@ TEST_F(TrainerTest, LearnsTheSameInEveryLayout) {
   ASSERT_EQ(reference.steps.size(), static_cast<size_t>(kSteps));
   EXPECT_NEAR(reference.steps[0].loss, std::log(129.0), 0.1) << "an untrained model knows nothing";
   EXPECT_LT(reference.steps.back().loss, 0.9 * reference.steps.front().loss) << "and learns";
-  for (const char* spec : {"tp=2", "tp=3", "pp=2", "pp=3,split=1+1+1", "dp=2", "dp=3,zero=1", "dp=4",
-                           "dp=6,zero=1,zero_order=reverse-contiguous", "tp=2,pp=2,dp=2,zero=1,order=pp-dp-tp",
-                           "tp=2,pp=3,ranks=5+3+0-2+4"}) {
+  for (const char* spec : {"tp=2", "tp=3", "pp=2", "pp=3,split=1+1+1", "dp=2", "dp=3,zero=1",
+                           "dp=4", "dp=6,zero=1,zero_order=reverse-contiguous",
+                           "tp=2,pp=2,dp=2,zero=1,order=pp-dp-tp", "tp=2,pp=3,ranks=5+3+0-2+4"}) {
     if (!vps::ParseLayout(spec).ok()) continue;
     SCOPED_TRACE(spec);
     Run run;
@@ -159,7 +168,8 @@ TEST_F(TrainerTest, ChangesNoBitWhenOnlyPipelineOrZeroChange) {
   ExpectSameBits(dp3_pp2_zero, dp3_zero);
 }
 
-// Case C12: a tied embedding is one tensor: one optimizer entry where its homes share a stage, equal copies where not.
+// Case C12: a tied embedding is one tensor: one optimizer entry where its homes share a stage,
+// equal copies where not.
 TEST_F(TrainerTest, KeepsTiedEmbeddingsEqual) {
   options_.model.tied = true;
   options_.global_batch = 6;
@@ -199,24 +209,30 @@ std::vector<std::byte> BytesOf(const elastic::LayoutInstance& instance) {
   return all;
 }
 
-// Case C15: a trainer that is being prepared, at any step, changes nothing of the state, not even of its own memory.
+// Case C15: a trainer that is being prepared, at any step, changes nothing of the state, not even
+// of its own memory.
 TEST_F(TrainerTest, PreparingIsInert) {
   Run reference;
   Train("dp=2,zero=1", &reference);
   Run run;
   const auto data = Data();
-  const Status status =
-      testing::RunRanks(Catalog(), *vps::ParseLayout("dp=2,zero=1"), [&](elastic::LayoutInstance& instance) -> Status {
-        DT_RETURN_IF_ERROR(InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
+  const Status status = testing::RunRanks(
+      Catalog(), *vps::ParseLayout("dp=2,zero=1"),
+      [&](elastic::LayoutInstance& instance) -> Status {
+        DT_RETURN_IF_ERROR(
+            InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
         std::vector<StepResult> steps;
         std::unique_ptr<Trainer> trainer;
         for (int64_t step = 1; step <= kSteps; ++step) {
           const std::vector<std::byte> before = BytesOf(instance);
           // The next trainer is made while the last one is still there, on the same memory.
-          DT_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> next, Trainer::Make(options_, data, instance));
-          if (BytesOf(instance) != before) return Internal("making a trainer changed the state at step {}", step);
+          DT_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> next,
+                              Trainer::Make(options_, data, instance));
+          if (BytesOf(instance) != before)
+            return Internal("making a trainer changed the state at step {}", step);
           trainer = std::move(next);
-          DT_ASSIGN_OR_RETURN(const StepResult result, trainer->Step(step, static_cast<int>(step % 2)));
+          DT_ASSIGN_OR_RETURN(const StepResult result,
+                              trainer->Step(step, static_cast<int>(step % 2)));
           steps.push_back(result);
         }
         DT_ASSIGN_OR_RETURN(const double eval_after, trainer->EvalLoss());
@@ -251,19 +267,22 @@ TEST_F(TrainerTest, LeavesStatelessAndFrozenParametersAlone) {
     SCOPED_TRACE(spec);
     Tensors before, after, moments;
     const auto data = Data();
-    const Status status =
-        testing::RunRanks(catalog, *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
-          DT_RETURN_IF_ERROR(InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
+    const Status status = testing::RunRanks(
+        catalog, *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
+          DT_RETURN_IF_ERROR(
+              InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
           const auto frozen = instance.map->catalog().FindParameter("layers.0.input_norm.weight");
           const auto moment = instance.map->catalog().Find(*frozen, vps::Kind::kExpAvg);
           for (const vps::Shard& s : instance.map->ShardsOf(instance.rank)) {
             if (s.tensor != *moment) continue;
             auto* data_of = reinterpret_cast<float*>(instance.state.bytes(s.buffer).data());
-            for (int64_t i = 0; i < s.box.elems(); ++i) data_of[s.offset + i] = 0.25f;  // its old state
+            for (int64_t i = 0; i < s.box.elems(); ++i)
+              data_of[s.offset + i] = 0.25f;  // its old state
           }
           before.AddState(instance, vps::Kind::kParam);
           DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Make(options_, data, instance));
-          for (int64_t step = 1; step <= 2; ++step) DT_RETURN_IF_ERROR(trainer->Step(step, 0).status());
+          for (int64_t step = 1; step <= 2; ++step)
+            DT_RETURN_IF_ERROR(trainer->Step(step, 0).status());
           after.AddState(instance, vps::Kind::kParam);
           moments.AddState(instance, vps::Kind::kExpAvg);
           return {};
@@ -280,7 +299,23 @@ TEST_F(TrainerTest, LeavesStatelessAndFrozenParametersAlone) {
   }
 }
 
-// The fixed batch: a switch of layout in the middle of training is the state written into another layout's memory.
+TEST_F(TrainerTest, AStepWithoutItsPeerIsAnErrorAndNoHang) {
+  const auto data = Data();
+  for (const char* spec : {"tp=2", "pp=2", "dp=2"}) {
+    Status seen;
+    const Status status = testing::RunRanks(
+        Catalog(), *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
+          DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Make(options_, data, instance));
+          if (instance.rank == 0) seen = trainer->Step(1, 0).status();
+          return {};  // rank 1 leaves, and its connections close
+        });
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(seen.code(), StatusCode::kUnavailable) << spec << ": " << seen.ToString();
+    EXPECT_EQ(seen.message().rfind("train step 1", 0), 0u) << seen.ToString();
+  }
+}
+
+// Every step in another layout, the state carried over by hand as whole tensors.
 TEST_F(TrainerTest, GoesOnInAnotherLayoutAsIfNothingHadHappened) {
   Run reference;
   Train("dp=1", &reference);
@@ -297,11 +332,13 @@ TEST_F(TrainerTest, GoesOnInAnotherLayoutAsIfNothingHadHappened) {
     }
     double loss = 0, fixed = 0, fixed_after = 0;
     const Status status = testing::RunRanks(
-        Catalog(), *vps::ParseLayout(specs[step - 1]), [&](elastic::LayoutInstance& instance) -> Status {
+        Catalog(), *vps::ParseLayout(specs[step - 1]),
+        [&](elastic::LayoutInstance& instance) -> Status {
           DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Make(options_, data, instance));
           // Values come after the trainer was made, as in a switch.
           if (step == 1) {
-            DT_RETURN_IF_ERROR(InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
+            DT_RETURN_IF_ERROR(
+                InitialiseState(options_.model, *instance.map, instance.rank, 7, &instance.state));
           } else {
             for (size_t k = 0; k < 3; ++k) written[k].WriteTo(&instance, kinds[k]);
           }
@@ -321,7 +358,8 @@ TEST_F(TrainerTest, GoesOnInAnotherLayoutAsIfNothingHadHappened) {
       EXPECT_EQ(read[k].Faults(), "");
       carried[k] = read[k].values();
     }
-    EXPECT_NEAR(loss, reference.steps[static_cast<size_t>(step - 1)].loss, 1e-6 * loss) << "step " << step;
+    EXPECT_NEAR(loss, reference.steps[static_cast<size_t>(step - 1)].loss, 1e-6 * loss)
+        << "step " << step;
     if (step > 1) {
       EXPECT_NEAR(fixed, fixed_before, 1e-6 * fixed);
     }

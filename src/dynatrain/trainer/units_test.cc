@@ -40,7 +40,8 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(AdamWTest, GivesTheSameBitsHoweverTheElementsAreCut) {
   const size_t n = 1000;
   Random random(11);
-  const std::vector<float> param = RandomFloats(&random, n, 1), grad = RandomFloats(&random, n, 0.1),
+  const std::vector<float> param = RandomFloats(&random, n, 1),
+                           grad = RandomFloats(&random, n, 0.1),
                            avg = RandomFloats(&random, n, 0.1);
   std::vector<float> sq = RandomFloats(&random, n, 0.01);
   for (float& value : sq) value = std::abs(value);
@@ -52,8 +53,9 @@ TEST(AdamWTest, GivesTheSameBitsHoweverTheElementsAreCut) {
   AdamW(whole.param.data(), grad.data(), whole.avg.data(), whole.sq.data(), n, c);
   for (int round = 0; round < 200; ++round) {
     // Every array at an offset of its own, cut at random places.
-    const size_t o[4] = {static_cast<size_t>(random.Between(0, 15)), static_cast<size_t>(random.Between(0, 15)),
-                         static_cast<size_t>(random.Between(0, 15)), static_cast<size_t>(random.Between(0, 15))};
+    const size_t o[4] = {
+        static_cast<size_t>(random.Between(0, 15)), static_cast<size_t>(random.Between(0, 15)),
+        static_cast<size_t>(random.Between(0, 15)), static_cast<size_t>(random.Between(0, 15))};
     std::vector<float> p(n + 16), g(n + 16), m(n + 16), v(n + 16);
     std::copy(param.begin(), param.end(), p.data() + o[0]);
     std::copy(grad.begin(), grad.end(), g.data() + o[1]);
@@ -66,7 +68,8 @@ TEST(AdamWTest, GivesTheSameBitsHoweverTheElementsAreCut) {
       at += length;
     }
     const auto part = [n](const std::vector<float>& a, size_t from) {
-      return std::vector<float>(a.begin() + static_cast<int64_t>(from), a.begin() + static_cast<int64_t>(from + n));
+      return std::vector<float>(a.begin() + static_cast<int64_t>(from),
+                                a.begin() + static_cast<int64_t>(from + n));
     };
     ASSERT_TRUE(SameBits(part(p, o[0]), whole.param) && SameBits(part(m, o[2]), whole.avg) &&
                 SameBits(part(v, o[3]), whole.sq))
@@ -94,7 +97,8 @@ TEST(SumOfSquaresTest, DoesNotDependOnAlignment) {
     const double expected = SumOfSquares(x.data(), static_cast<int64_t>(n));
     for (size_t offset = 1; offset < 9; ++offset) {
       std::vector<float> moved(n + offset);
-      std::copy(x.begin(), x.begin() + static_cast<int64_t>(n), moved.begin() + static_cast<int64_t>(offset));
+      std::copy(x.begin(), x.begin() + static_cast<int64_t>(n),
+                moved.begin() + static_cast<int64_t>(offset));
       EXPECT_EQ(SumOfSquares(moved.data() + offset, static_cast<int64_t>(n)), expected);
     }
   }
@@ -117,17 +121,21 @@ TEST(ClipTest, ScalesOnlyNormsAboveTheLimit) {
   EXPECT_DOUBLE_EQ(ClipScale(4.0, 0.0), 1.0);
 }
 
-// Case C17: a hyper-parameter belongs to the parameter, whatever the order in which a stage lists its parameters.
+// Case C17: a hyper-parameter belongs to the parameter, whatever the order in which a stage lists
+// its parameters.
 TEST(ParameterRangesTest, DecayFollowsTheParameterInEveryOrder) {
-  const auto catalog = *models::MakeCatalog(*models::LoadModel("micro-llama"), vps::Fp32AdamKinds());
-  for (const char* spec : {"dp=2,zero=1", "dp=2,zero=1,zero_order=reverse-contiguous", "tp=2,pp=2,dp=1",
-                           "tp=2,pp=3,dp=2,zero=1,zero_order=reverse-bucketed:1000-start:16"}) {
+  const auto catalog =
+      *models::MakeCatalog(*models::LoadModel("micro-llama"), vps::Fp32AdamKinds());
+  for (const char* spec :
+       {"dp=2,zero=1", "dp=2,zero=1,zero_order=reverse-contiguous", "tp=2,pp=2,dp=1",
+        "tp=2,pp=3,dp=2,zero=1,zero_order=reverse-bucketed:1000-start:16"}) {
     const auto map = *vps::LayoutShardMap::Make(catalog, *vps::ParseLayout(spec));
     std::vector<int64_t> told(catalog->parameters().size());
     for (int32_t stage = 0; stage < map->layout().pp; ++stage) {
       for (const vps::Bucket& bucket : map->BucketsOf(stage, 0)) {
         const int64_t half = bucket.elems / 2;
-        for (const auto& [begin, end] : {std::pair{int64_t{0}, half}, std::pair{half, bucket.elems}}) {
+        for (const auto& [begin, end] :
+             {std::pair{int64_t{0}, half}, std::pair{half, bucket.elems}}) {
           for (const ParameterRange& r : RangesOf(*catalog, bucket, begin, end)) {
             const vps::Parameter& p = catalog->parameters()[static_cast<size_t>(r.parameter)];
             EXPECT_EQ(r.decay, !p.name.ends_with("norm.weight")) << p.name << " in " << spec;
@@ -150,7 +158,8 @@ TEST(KernelsTest, RmsNormGradientIsTheDerivative) {
     double sum = 0;
     for (int64_t t = 0; t < rows; ++t) {
       double squares = 0;
-      for (int64_t c = 0; c < width; ++c) squares += std::pow(at[static_cast<size_t>(t * width + c)], 2);
+      for (int64_t c = 0; c < width; ++c)
+        squares += std::pow(at[static_cast<size_t>(t * width + c)], 2);
       for (int64_t c = 0; c < width; ++c) {
         const auto i = static_cast<size_t>(t * width + c);
         sum += dy[i] * at[i] * w[static_cast<size_t>(c)] / std::sqrt(squares / width + 1e-5);
@@ -165,7 +174,10 @@ TEST(KernelsTest, RmsNormGradientIsTheDerivative) {
     std::vector<float> up = x, down = x;
     up[i] += 1e-3f;
     down[i] -= 1e-3f;
-    EXPECT_NEAR(dx[i], (loss(up) - loss(down)) / (static_cast<double>(up[i]) - static_cast<double>(down[i])), 2e-3);
+    EXPECT_NEAR(
+        dx[i],
+        (loss(up) - loss(down)) / (static_cast<double>(up[i]) - static_cast<double>(down[i])),
+        2e-3);
   }
 }
 
@@ -207,12 +219,14 @@ TEST(TextDataTest, GoesThroughEverySampleOncePerEpochInOneGlobalOrder) {
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(data->Order(0, 5) + 24 * data->Order(1, 5), data->Order(0, 6) + 24 * data->Order(1, 6));
 
-  // Two steps over DP4, two over DP2, two over DP4: position d of step s reads a block of positions.
+  // Two steps over DP4, two over DP2, two over DP4: position d of step s reads a block of
+  // positions.
   std::vector<int64_t> read;
   for (int64_t step = 1; step <= 6; ++step) {
     const int64_t dp = step == 3 || step == 4 ? 2 : 4;
     for (int64_t d = 0; d < dp; ++d) {
-      for (int64_t i = 0; i < 4 / dp; ++i) read.push_back(data->Order((step - 1) * 4 + d * (4 / dp) + i, 5));
+      for (int64_t i = 0; i < 4 / dp; ++i)
+        read.push_back(data->Order((step - 1) * 4 + d * (4 / dp) + i, 5));
     }
   }
   EXPECT_EQ(read, epochs[0]);
@@ -258,7 +272,8 @@ TrainerOptions MicroOptions() {
   return o;
 }
 
-// Case C21: micro-batches are counted by dp positions, and the global batch never changes by itself.
+// Case C21: micro-batches are counted by dp positions, and the global batch never changes by
+// itself.
 TEST(CheckLayoutTest, RefusesDegreesThatDoNotDivideTheGlobalBatch) {
   TrainerOptions o = MicroOptions();
   o.global_batch = 12;
@@ -269,10 +284,11 @@ TEST(CheckLayoutTest, RefusesDegreesThatDoNotDivideTheGlobalBatch) {
   for (const char* spec : {"dp=4", "dp=5", "tp=2,dp=4"}) {
     const Status status = CheckLayout(o, *vps::ParseLayout(spec));
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << spec;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("global batch 12"), HasSubstr("micro-batches of 2"),
-                                        HasSubstr("1, 2, 3, 6")));
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("global batch 12"),
+                                        HasSubstr("micro-batches of 2"), HasSubstr("1, 2, 3, 6")));
   }
-  EXPECT_THAT(CheckLayout(o, *vps::ParseLayout("dp=4")).message(), HasSubstr("1.5 for each dp position"));
+  EXPECT_THAT(CheckLayout(o, *vps::ParseLayout("dp=4")).message(),
+              HasSubstr("1.5 for each dp position"));
   EXPECT_FALSE(CheckLayout(o, *vps::ParseLayout("tp=3")).ok());  // 2 KV heads
   EXPECT_FALSE(CheckLayout(o, *vps::ParseLayout("pp=4")).ok());  // 3 layers
 }
@@ -297,12 +313,14 @@ TEST(CheckOptionsTest, RefusesWhatTheTrainerDoesNotHave) {
 TEST(JobStateTest, SurvivesARoundTrip) {
   const JobState state{.step = 17, .samples = 204, .seed = 18446744073709551615ULL};
   EXPECT_EQ(*JobState::FromBytes(state.ToBytes()), state);
-  for (const char* bad : {"", "step=1", "step=1 samples=2 seed=x", "step=-1 samples=2 seed=3", "step=1 samples=2 seed=3 "}) {
+  for (const char* bad : {"", "step=1", "step=1 samples=2 seed=x", "step=-1 samples=2 seed=3",
+                          "step=1 samples=2 seed=3 "}) {
     EXPECT_EQ(JobState::FromBytes(bad).status().code(), StatusCode::kDataLoss) << bad;
   }
 }
 
-// Case C30: a newcomer goes on from the holders' step, and refuses a data position that is not its own job's.
+// Case C30: a newcomer goes on from the holders' step, and refuses a data position that is not its
+// own job's.
 TEST(TrainerHostTest, CarriesTheJobStateToANewcomer) {
   const TemporaryFile file(std::string(1000, 'x'));
   TrainerOptions options = MicroOptions();
@@ -313,10 +331,12 @@ TEST(TrainerHostTest, CarriesTheJobStateToANewcomer) {
   EXPECT_TRUE(newcomer->Restore(trained->JobState()).ok());
   EXPECT_EQ(newcomer->state(), (JobState{.step = 17, .samples = 17 * 12, .seed = options.seed}));
   options.seed = 2;
-  EXPECT_THAT((*TrainerHost::Make(options))->Restore(trained->JobState()).message(), HasSubstr("seed 1"));
+  EXPECT_THAT((*TrainerHost::Make(options))->Restore(trained->JobState()).message(),
+              HasSubstr("seed 1"));
   options.seed = 1;
   options.global_batch = 6;
-  EXPECT_THAT((*TrainerHost::Make(options))->Restore(trained->JobState()).message(), HasSubstr("204 samples"));
+  EXPECT_THAT((*TrainerHost::Make(options))->Restore(trained->JobState()).message(),
+              HasSubstr("204 samples"));
   options.data_file = "/nowhere/text";
   EXPECT_FALSE(TrainerHost::Make(options).ok());
 }
