@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace dynatrain::engine {
 namespace {
@@ -10,17 +11,17 @@ bool IsPowerOfTwo(int32_t n) { return (n & (n - 1)) == 0; }
 
 // The messages of one round of one rank.
 struct Step {
+  int32_t phase;
   int32_t round;
   std::optional<int32_t> receive;
   std::optional<int32_t> send;
 };
 
-std::vector<Step> StepsOf(const Phase& phase) {
-  std::vector<Step> steps;
+void AppendSteps(int32_t index, const Phase& phase, std::vector<Step>* steps) {
   size_t r = 0;
   size_t s = 0;
   while (r < phase.receives.size() || s < phase.sends.size()) {
-    Step step{INT32_MAX, {}, {}};
+    Step step{index, INT32_MAX, {}, {}};
     if (r < phase.receives.size()) step.round = phase.receives[r].round;
     if (s < phase.sends.size()) step.round = std::min(step.round, phase.sends[s].round);
     if (r < phase.receives.size() && phase.receives[r].round == step.round) {
@@ -29,54 +30,75 @@ std::vector<Step> StepsOf(const Phase& phase) {
     if (s < phase.sends.size() && phase.sends[s].round == step.round) {
       step.send = static_cast<int32_t>(s++);
     }
-    steps.push_back(step);
+    steps->push_back(step);
   }
-  return steps;
 }
 
-// One pass over the steps with a bounded number of them between post and finish.
-class Pass {
+// Appends passes over steps, with a bounded number of steps between post and finish.
+class ActionList {
  public:
   using Kind = Action::Kind;
 
-  Pass(int32_t phase, int32_t window, std::vector<Action>* actions)
-      : phase_(phase), window_(window), actions_(actions) {}
+  explicit ActionList(const Program& program) : program_(program), window_(std::max(1, program.window)) {}
 
-  void Add(Kind kind, int32_t index = 0, int32_t slot = 0) { actions_->push_back({kind, phase_, index, slot}); }
-
-  void Data(const std::vector<Step>& steps) {
+  // All messages, copies and checks of phases [first, last), which share one window.
+  void AddData(int32_t first, int32_t last) {
+    std::vector<Step> steps;
+    for (int32_t p = first; p < last; ++p) AppendSteps(p, PhaseAt(p), &steps);
     const auto count = static_cast<int32_t>(steps.size());
     const int32_t last_before_wait = std::min(window_, count) - 1;
-    Run(
-        steps,
-        [&](const Step& step, int32_t k) {
-          if (step.receive) Add(Kind::kPostReceive, *step.receive, k % window_);
-          if (step.send) Add(Kind::kPostSend, *step.send, k % window_);
-          if (k == last_before_wait) Add(Kind::kCopies);  // while the first messages travel
-        },
-        [&](const Step& step, int32_t k) {
-          if (step.receive) Add(Kind::kFinishReceive, *step.receive, k % window_);
-          if (step.send) Add(Kind::kFinishSend, *step.send, k % window_);
-        });
-    if (count == 0) Add(Kind::kCopies);
+    const auto add_copies = [&] {
+      for (int32_t p = first; p < last; ++p) Add(p, Kind::kCopies);
+    };
+    if (count == 0) add_copies();
+    int32_t verified = first;  // phases below are
+    const auto post = [&](const Step& step, int32_t k) {
+      if (step.receive) Add(step.phase, Kind::kPostReceive, *step.receive, k % window_);
+      if (step.send) Add(step.phase, Kind::kPostSend, *step.send, k % window_);
+      if (k == last_before_wait) add_copies();  // while the first messages travel
+    };
+    const auto finish = [&](const Step& step, int32_t k) {
+      for (; verified < step.phase; ++verified) Add(verified, Kind::kVerify);
+      if (step.receive) Add(step.phase, Kind::kFinishReceive, *step.receive, k % window_);
+      if (step.send) Add(step.phase, Kind::kFinishSend, *step.send, k % window_);
+    };
+    Run(steps, post, finish);
+    for (; verified < last; ++verified) Add(verified, Kind::kVerify);
   }
 
-  void Acknowledgements(const std::vector<Step>& steps) {
-    Run(
-        steps,
-        [&](const Step& step, int32_t k) {
-          if (step.send) Add(Kind::kPostAckReceive, *step.send, k % window_);
-          if (step.receive) Add(Kind::kPostAckSend, *step.receive, k % window_);
-        },
-        [&](const Step& step, int32_t k) {
-          if (step.send) Add(Kind::kFinishAckReceive, *step.send, k % window_);
-          if (step.receive) Add(Kind::kFinishAckSend, *step.receive, k % window_);
-        });
+  // One phase between taking its memory and giving it back.
+  void AddStreamedPhase(int32_t phase) {
+    Add(phase, Kind::kTake);
+    AddData(phase, phase + 1);
+    AddAcknowledgements(phase);
+    Add(phase, Kind::kRelease);
   }
+
+  std::vector<Action> Finish() { return std::move(actions_); }
 
  private:
+  const Phase& PhaseAt(int32_t phase) const { return program_.phases[static_cast<size_t>(phase)]; }
+
+  void Add(int32_t phase, Kind kind, int32_t index = 0, int32_t slot = 0) {
+    actions_.push_back({kind, phase, index, slot});
+  }
+
+  void AddAcknowledgements(int32_t phase) {
+    std::vector<Step> steps;
+    AppendSteps(phase, PhaseAt(phase), &steps);
+    const auto post = [&](const Step& step, int32_t k) {
+      if (step.send) Add(phase, Kind::kPostAckReceive, *step.send, k % window_);
+      if (step.receive) Add(phase, Kind::kPostAckSend, *step.receive, k % window_);
+    };
+    const auto finish = [&](const Step& step, int32_t k) {
+      if (step.send) Add(phase, Kind::kFinishAckReceive, *step.send, k % window_);
+      if (step.receive) Add(phase, Kind::kFinishAckSend, *step.receive, k % window_);
+    };
+    Run(steps, post, finish);
+  }
+
   template <class Post, class Finish>
-  void Run(const std::vector<Step>& steps, const Post& post, const Finish& finish) {
+  void Run(const std::vector<Step>& steps, const Post& post, const Finish& finish) const {
     const auto count = static_cast<int32_t>(steps.size());
     for (int32_t k = 0; k < count; ++k) {
       post(steps[static_cast<size_t>(k)], k);
@@ -85,22 +107,10 @@ class Pass {
     for (int32_t k = std::max(0, count - window_ + 1); k < count; ++k) finish(steps[static_cast<size_t>(k)], k);
   }
 
-  const int32_t phase_;
+  const Program& program_;
   const int32_t window_;
-  std::vector<Action>* const actions_;
+  std::vector<Action> actions_;
 };
-
-void AppendPhase(int32_t index, const Phase& phase, const Program& program, std::vector<Action>* actions) {
-  using Kind = Action::Kind;
-  const std::vector<Step> steps = StepsOf(phase);
-  Pass pass(index, std::max(1, program.window), actions);
-  if (program.mode == Mode::kStream) pass.Add(Kind::kTake);
-  pass.Data(steps);
-  pass.Add(Kind::kVerify);
-  if (program.mode != Mode::kStream) return;
-  pass.Acknowledgements(steps);
-  pass.Add(Kind::kRelease);
-}
 
 }  // namespace
 
@@ -180,12 +190,14 @@ std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
 }
 
 std::vector<Action> ActionsOf(const Program& program) {
-  std::vector<Action> actions;
+  ActionList list(program);
   const auto phases = static_cast<int32_t>(program.phases.size());
-  for (int32_t p = 0; p < phases; ++p) {
-    AppendPhase(p, program.phases[static_cast<size_t>(p)], program, &actions);
+  if (program.mode == Mode::kKeep) {
+    list.AddData(0, phases);
+  } else {
+    for (int32_t p = 0; p < phases; ++p) list.AddStreamedPhase(p);
   }
-  return actions;
+  return list.Finish();
 }
 
 }  // namespace dynatrain::engine

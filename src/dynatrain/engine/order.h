@@ -78,7 +78,8 @@ struct WireOp {
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action);
 
 // One rank's actions in order. At most program.window messages per direction are between post and finish; a message waits
-// for none that has a larger (phase, round); the acknowledgements of a phase come after all its messages, by round.
+// for none that has a larger (phase, round); the acknowledgements of a phase come after all its messages, by round. In mode
+// kKeep the phases run into each other; in mode kStream a phase begins when the one before is acknowledged.
 std::vector<Action> ActionsOf(const Program& program);
 
 }  // namespace dynatrain::engine

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -56,46 +57,71 @@ TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
 
 Message Of(int32_t round) { return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false}; }
 
-TEST(Order, NoMoreThanTheWindowIsInFlightAndSlotsAreFreeWhenUsed) {
-  for (int32_t window = 1; window <= 5; ++window) {
-    Program program;
-    program.window = window;
-    Phase phase;
-    for (const int32_t round : {1, 2, 4, 7, 8, 9, 11}) phase.receives.push_back(Of(round));
-    for (const int32_t round : {2, 3, 4, 5, 8, 10, 11, 12}) phase.sends.push_back(Of(round));
-    program.phases = {phase, {}, phase};
-    std::set<std::pair<bool, int32_t>> used;  // (sending, slot)
-    int posts = 0;
-    int finishes = 0;
-    int copies = 0;
-    for (const Action& action : ActionsOf(program)) {
-      const bool sending = action.kind == Action::Kind::kPostSend || action.kind == Action::Kind::kFinishSend;
-      switch (action.kind) {
-        case Action::Kind::kPostReceive:
-        case Action::Kind::kPostSend:
-          ++posts;
-          EXPECT_LT(action.slot, window);
-          EXPECT_TRUE(used.insert({sending, action.slot}).second) << "slot in use";
-          break;
-        case Action::Kind::kFinishReceive:
-        case Action::Kind::kFinishSend:
-          ++finishes;
-          EXPECT_EQ(used.erase({sending, action.slot}), 1U);
-          break;
-        case Action::Kind::kCopies:
-          ++copies;
-          break;
-        case Action::Kind::kVerify:
-          EXPECT_TRUE(used.empty()) << "verified before everything came";
-          break;
-        default:
-          ADD_FAILURE() << "nothing else happens while the old state is kept";
+// Follows a list of actions: what is in flight, by (sending, slot).
+struct Follower {
+  std::set<std::pair<bool, int32_t>> used;
+  std::map<int32_t, int> unfinished;  // messages of a phase that are not through
+  int posts = 0, copies = 0, verified = 0;
+
+  void Follow(const Program& program, const Action& action) {
+    if (const auto op = WireOpOf(program, action)) {
+      EXPECT_LT(action.slot, program.window);
+      if (op->finishes) {
+        EXPECT_EQ(used.erase({op->sending, action.slot}), 1U);
+        --unfinished[action.phase];
+      } else {
+        EXPECT_TRUE(used.insert({op->sending, action.slot}).second) << "slot in use";
+        ++posts;
+        EXPECT_EQ(verified > action.phase, false) << "verified before everything was posted";
       }
     }
-    EXPECT_EQ(posts, 30);
-    EXPECT_EQ(finishes, 30);
-    EXPECT_EQ(copies, 3);
+    if (action.kind == Action::Kind::kCopies) ++copies;
+    if (action.kind == Action::Kind::kVerify) {
+      EXPECT_EQ(action.phase, verified++);
+      EXPECT_EQ(unfinished[action.phase], 0) << "verified before everything came";
+    }
   }
+};
+
+TEST(Order, NoMoreThanTheWindowIsInFlightAndSlotsAreFreeWhenUsed) {
+  Phase phase;
+  for (const int32_t round : {1, 2, 4, 7, 8, 9, 11}) phase.receives.push_back(Of(round));
+  for (const int32_t round : {2, 3, 4, 5, 8, 10, 11, 12}) phase.sends.push_back(Of(round));
+  for (int32_t window = 1; window <= 20; ++window) {
+    Program program;
+    program.window = window;
+    program.phases = {phase, {}, phase, {}};
+    Follower follower;
+    for (const int32_t p : {0, 2}) follower.unfinished[p] = 15;
+    for (const Action& action : ActionsOf(program)) follower.Follow(program, action);
+    EXPECT_TRUE(follower.used.empty());
+    EXPECT_EQ(follower.posts, 30);
+    EXPECT_EQ(follower.copies, 4);
+    EXPECT_EQ(follower.verified, 4);
+  }
+}
+
+// A streamed phase takes, moves, verifies, acknowledges and releases, and only then the next one begins.
+TEST(Order, StreamedPhasesDoNotOverlap) {
+  Phase phase;
+  for (const int32_t round : {1, 2}) phase.receives.push_back(Of(round));
+  phase.sends.push_back(Of(2));
+  Program program;
+  program.mode = Mode::kStream;
+  program.phases = {phase, phase};
+  using Kind = Action::Kind;
+  std::vector<Kind> kinds;
+  int32_t last = 0;
+  for (const Action& action : ActionsOf(program)) {
+    EXPECT_GE(action.phase, last);
+    last = action.phase;
+    if (action.phase == 0) kinds.push_back(action.kind);
+  }
+  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kTake, Kind::kPostReceive, Kind::kPostReceive, Kind::kPostSend,
+                                      Kind::kCopies, Kind::kFinishReceive, Kind::kFinishReceive, Kind::kFinishSend,
+                                      Kind::kVerify, Kind::kPostAckSend, Kind::kPostAckReceive, Kind::kPostAckSend,
+                                      Kind::kFinishAckSend, Kind::kFinishAckReceive, Kind::kFinishAckSend,
+                                      Kind::kRelease}));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ struct ProgramStats {
   ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank; kStream: counted in granules
 };
 
-inline constexpr int32_t kDefaultWindow = 4;
+inline constexpr int32_t kDefaultWindow = 8;
 inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
 
