@@ -3,6 +3,7 @@
 #ifndef DYNATRAIN_ENGINE_COPY_H_
 #define DYNATRAIN_ENGINE_COPY_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "dynatrain/base/types.h"
@@ -16,6 +17,11 @@ bool IsDense(const Region& region);
 // Whether all elements of the region lie inside a buffer of `bytes`.
 bool Fits(const Region& region, ByteCount bytes);
 
+// The region as slabs of at most `most_bytes` (but at least one element), in row-major order; one behind the other they are the
+// region's run of bytes. So that a long region can be packed while its beginning travels.
+template <class Visit>
+void ForEachSlab(const Region& region, ByteCount most_bytes, const Visit& visit);
+
 // `buffer` is the whole buffer that the region names; `run` has region.bytes() bytes. No overlap.
 void Pack(ConstByteSpan buffer, const Region& region, ByteSpan run);
 void Unpack(ConstByteSpan run, const Region& region, ByteSpan buffer);
@@ -27,6 +33,23 @@ void FillRegion(ByteSpan buffer, const Region& region, std::byte value);
 
 // XXH3 (64 bit) of the region's bytes in row-major order: the same for any strides.
 uint64_t HashRegion(ConstByteSpan buffer, const Region& region);
+
+template <class Visit>
+void ForEachSlab(const Region& region, ByteCount most_bytes, const Visit& visit) {
+  int axis = 0;
+  while (axis < region.extent.dims() && region.extent[axis] == 1) ++axis;
+  if (region.bytes() <= most_bytes || axis == region.extent.dims()) {
+    visit(region);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, most_bytes / (region.bytes() / region.extent[axis]));
+  for (int64_t begin = 0; begin < region.extent[axis]; begin += step) {
+    Region slab = region;
+    slab.offset += begin * region.strides[axis];
+    slab.extent[axis] = std::min(step, region.extent[axis] - begin);
+    ForEachSlab(slab, most_bytes, visit);
+  }
+}
 
 }  // namespace dynatrain::engine
 

@@ -110,6 +110,24 @@ TEST(Copy, HashOfLongAndShortRows) {
   }
 }
 
+TEST(Copy, SlabsAreTheRegionInOrder) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Random random(seed);
+    const Placed placed = RandomPlacement(&random, RandomExtent(&random), static_cast<int32_t>(random.Between(1, 8)));
+    const Bytes source = RandomBytes(&random, placed.buffer_bytes);
+    const ByteCount most = random.Between(1, 100);
+    Bytes joined;
+    ForEachSlab(placed.region, most, [&](const Region& slab) {
+      EXPECT_LE(slab.bytes(), std::max<ByteCount>(most, slab.elem_bytes));
+      const Bytes run = Gather(source, slab);
+      joined.insert(joined.end(), run.begin(), run.end());
+    });
+    EXPECT_EQ(joined, Gather(source, placed.region));
+    if (HasFailure()) return;
+  }
+}
+
 TEST(Copy, DenseAndFits) {
   EXPECT_TRUE(IsDense({0, 5, {2, 3}, {3, 1}, 4}));
   EXPECT_TRUE(IsDense({0, 5, {1, 3}, {77, 1}, 4}));

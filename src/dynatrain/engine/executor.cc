@@ -202,20 +202,31 @@ class Execution {
     } else {
       flight.staging = staging_->SlotFor(action, /*sending=*/true, message.bytes);
       ByteCount packed = 0;
+      Status status;
       for (const Fragment& fragment : message.fragments) {
-        PackOne(fragment, packed, flight.staging);
-        packed += fragment.region.bytes();
-        DT_RETURN_IF_ERROR(SendUpTo(message, flight.staging, packed, &flight));
+        ForEachSlab(fragment.region, chunk_, [&](const Region& slab) {
+          if (!status.ok()) return;
+          PackOne(slab, packed, flight.staging);
+          packed += slab.bytes();
+          status = SendUpTo(message, flight.staging, packed, &flight);
+        });
       }
+      DT_RETURN_IF_ERROR(status);
     }
     if (!staging_->checks()) return Status::Ok();
     return SendHashes(action, message, &flight);
   }
 
-  void PackOne(const Fragment& fragment, ByteCount begin, ByteSpan run) {
+  void PackOne(const Region& region, ByteCount begin, ByteSpan run) {
     const Stopwatch watch(clock_, &report_.pack);
-    Pack(old_.bytes(fragment.region.buffer), fragment.region,
-         run.subspan(static_cast<size_t>(begin), static_cast<size_t>(fragment.region.bytes())));
+    Pack(old_.bytes(region.buffer), region,
+         run.subspan(static_cast<size_t>(begin), static_cast<size_t>(region.bytes())));
+  }
+
+  void UnpackOne(const Region& region, ByteCount begin, ByteSpan run) {
+    const Stopwatch watch(clock_, &report_.unpack);
+    Unpack(run.subspan(static_cast<size_t>(begin), static_cast<size_t>(region.bytes())), region,
+           new_->bytes(region.buffer));
   }
 
   // Posts the chunks of `run` that are whole within its first `ready` bytes and not posted yet.
@@ -261,19 +272,21 @@ class Execution {
     return transport_.Wait(op, timeout_);
   }
 
-  // Unpacks each fragment as soon as its last chunk is there.
+  // Unpacks each slab as soon as its last chunk is there.
   Status FinishReceive(const Action& action, const Message& message) {
     InFlight& flight = SlotOf(action, /*sending=*/false);
     size_t waited = 0;
     ByteCount end = 0;
-    for (const Fragment& fragment : message.fragments) {
+    Status status;
+    const auto unpack = [&](const Region& slab) {
       const ByteCount begin = end;
-      end += fragment.region.bytes();
-      while (static_cast<ByteCount>(waited) * chunk_ < end) DT_RETURN_IF_ERROR(WaitFor(flight.chunks[waited++]));
-      if (message.in_place) continue;
-      const Stopwatch watch(clock_, &report_.unpack);
-      Unpack(flight.staging.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-             fragment.region, new_->bytes(fragment.region.buffer));
+      end += slab.bytes();
+      while (status.ok() && static_cast<ByteCount>(waited) * chunk_ < end) status = WaitFor(flight.chunks[waited++]);
+      if (status.ok()) UnpackOne(slab, begin, flight.staging);
+    };
+    if (!message.in_place) {
+      for (const Fragment& fragment : message.fragments) ForEachSlab(fragment.region, chunk_, unpack);
+      DT_RETURN_IF_ERROR(status);
     }
     while (waited < flight.chunks.size()) DT_RETURN_IF_ERROR(WaitFor(flight.chunks[waited++]));
     return Status::Ok();

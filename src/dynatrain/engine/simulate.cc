@@ -25,9 +25,15 @@ struct Flow {
   bool acknowledgement = false;
   int posts = 0;            // 2: both ends are there
   double start = kNever;    // of the first byte
-  double end = kNever;
+  double packed = 0;        // when the last byte is ready to go
   double left = 0;          // bytes
   std::vector<int32_t> links;
+};
+
+// First and last byte of a message that has come.
+struct Ended {
+  double start;
+  double end;
 };
 
 // One rank: its actions, and the time until which it is busy.
@@ -133,12 +139,27 @@ class Simulation {
       } else {
         const auto done = ended_.find(KeyOf(actor->program->rank, *op));
         if (done == ended_.end()) return;
-        actor->clock = std::max(actor->clock, done->second);
         if (action.kind == Kind::kFinishReceive && !op->message->in_place) {
-          Work(actor, TimelineEntry::Kind::kUnpack, action.phase, op->message->bytes, options_.copy_bytes_per_s);
+          Unpack(actor, action.phase, *op->message, done->second);
+        } else {
+          actor->clock = std::max(actor->clock, done->second.end);
         }
       }
     }
+  }
+
+  double FirstChunkSeconds(const Actor& actor, const Message& message) const {
+    if (options_.copy_bytes_per_s <= 0) return 0;
+    return static_cast<double>(std::min(message.bytes, actor.program->chunk_bytes)) / options_.copy_bytes_per_s;
+  }
+
+  // From the first chunk on, but not done before the last one has come and is unpacked too.
+  void Unpack(Actor* actor, int32_t phase, const Message& message, const Ended& ended) {
+    const double chunk = FirstChunkSeconds(*actor, message);
+    const double not_before = std::max(actor->clock, ended.end) + chunk;
+    actor->clock = std::max(actor->clock, ended.start);
+    Work(actor, TimelineEntry::Kind::kUnpack, phase, message.bytes, options_.copy_bytes_per_s);
+    actor->clock = std::max(actor->clock, not_before);
   }
 
   void DoLocal(Actor* actor, const Action& action) {
@@ -164,13 +185,16 @@ class Simulation {
 
   void Post(Actor* actor, const Action& action, const WireOp& op) {
     const bool data = action.kind == Kind::kPostSend || action.kind == Kind::kPostReceive;
-    if (action.kind == Kind::kPostSend && !op.message->in_place) {
-      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->bytes, options_.copy_bytes_per_s);
-    }
     actor->clock += options_.message_s;
     Flow& flow = flows_[KeyOf(actor->program->rank, op)];
+    double ready = actor->clock;
+    if (action.kind == Kind::kPostSend && !op.message->in_place) {
+      ready += FirstChunkSeconds(*actor, *op.message);
+      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->bytes, options_.copy_bytes_per_s);
+      flow.packed = actor->clock;
+    }
     ++flow.posts;
-    flow.start = flow.posts == 1 ? actor->clock : std::max(flow.start, actor->clock);
+    flow.start = flow.posts == 1 ? ready : std::max(flow.start, ready);
     flow.phase = action.phase;
     flow.acknowledgement = !data;
     flow.bytes = data ? op.message->bytes + HashBytes(*op.message) : kAcknowledgementBytes;
@@ -231,7 +255,7 @@ class Simulation {
         still.push_back(key);
         continue;
       }
-      ended_[key] = now_;
+      ended_[key] = {flow.start, std::max(now_, flow.packed)};
       Account(key, flow);
       flows_.erase(key);
     }
@@ -262,7 +286,7 @@ class Simulation {
   std::multimap<double, Key> waiting_;  // for their start
   std::vector<Key> running_;
   std::vector<double> rates_;  // of running_
-  std::map<Key, double> ended_;
+  std::map<Key, Ended> ended_;
   double now_ = 0;
   SimulationReport report_;
 };

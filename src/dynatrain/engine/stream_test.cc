@@ -305,6 +305,35 @@ TEST(FewestPhases, SmallBudgetsAreMetAndHold) {
   }
 }
 
+// C31: the optimizer of a ZeRO-1 job, DP4 to DP2, in 2 MiB granules: no rank ever holds much more than its larger shard.
+TEST(Cases, C31PeakStaysNearOneShard) {
+  const auto catalog = Model(8, 512, 512);  // 48 MiB in fp32 with two moments
+  const auto from = MapOf(catalog, "dp=4,zero=1,zero_order=forward-contiguous");
+  const auto to = MapOf(catalog, "dp=2,zero=1,zero_order=forward-contiguous");
+  const ByteCount cap = 6 << 20;
+  const std::vector<RankId> ranks = {0, 1, 2, 3};
+  SwitchOptions options;
+  options.compile = {.mode = Mode::kStream, .window = 1};
+  for (const RankId rank : ranks) {
+    const auto route = planner::PlanRoute(*from, *to, {}, rank);
+    const auto needed = FewestPhases(*route, *from, *to, {}, ranks, options.compile, cap);
+    ASSERT_TRUE(needed.ok()) << needed.status().ToString();
+    options.compile.phases = std::max(options.compile.phases, *needed);
+    EXPECT_EQ(FewestPhases(*route, *from, *to, {}, ranks, options.compile, -1).status().code(),
+              StatusCode::kResourceExhausted);
+  }
+  const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
+  ASSERT_TRUE(result.ok()) << result.ToString();
+  EXPECT_TRUE(result.new_state == Numbered(*to));
+  ExpectWithinStatedPeak(result, *from, *to);
+  for (const RankId rank : ranks) {
+    EXPECT_LE(result.stats.at(rank).peak_extra_bytes, cap);
+    // Parameters are the same on all ranks and stay; the moments are half of the optimizer at most, and 12 MiB are a quarter.
+    const ByteCount parameters = catalog->total_bytes() / 3;
+    EXPECT_LE(result.peak_bytes.at(rank), parameters + catalog->total_bytes() / 3 + cap + (1 << 20));
+  }
+}
+
 TEST(Compile, RefusesOptionsThatMakeNoSense) {
   const auto catalog = Model(1, 4, 4);
   const auto map = MapOf(catalog, "dp=1");
