@@ -17,8 +17,14 @@
 namespace dynatrain::elastic {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kDefaultSeeds = 100;
+#else
+constexpr uint64_t kDefaultSeeds = 500;
+#endif
+
 uint64_t first_seed = 1;
-uint64_t num_seeds = 500;
+uint64_t num_seeds = kDefaultSeeds;
 
 std::string Reproduce(const SimScript& script, const SimResult& result) {
   return fmt::format("{}\n  {}\nreproduce: switch_seed_test {} 1", script.ToString(),
