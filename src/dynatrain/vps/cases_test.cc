@@ -354,5 +354,140 @@ TEST(CaseC18, ParametersWithoutOptimizerState) {
   EXPECT_FALSE(buckets[1].trainable);
 }
 
+// The same kinds of fault over experts, virtual stages and the other buffer rules.
+
+Parameter Wide(std::string name, const Shape& shape, Split split, Home home) {
+  return {.name = std::move(name),
+          .shape = shape,
+          .split = std::move(split),
+          .homes = {home},
+          .kinds = Bf16AdamKinds(),
+          .row_axes = std::max(shape.dims() - 1, 1)};
+}
+
+std::shared_ptr<const StateCatalog> CatalogOfAll(const std::vector<Parameter>& parameters) {
+  auto catalog = std::make_shared<StateCatalog>();
+  for (const Parameter& p : parameters) {
+    const Status status = catalog->Add(p);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  return catalog;
+}
+
+TEST(CaseC05, PlainConcatenatedAndGroupedOrdersSplitAlike) {
+  Parameter qkv = Wide("qkv", {4, 4, 2, 3}, Split::Groups(0, 2), Home::Layer(0));
+  qkv.stored = StoredParts{1, {2, 1, 1}};
+  ExpectSurvives(CatalogOfAll({qkv}), {"tp=2", "tp=1", "tp=4", "tp=8", "tp=3", "tp=8,dp=2,zero=1"});
+}
+
+TEST(CaseC06, RowChunksOfGateAndUp) {
+  const auto catalog = CatalogOfAll({Wide("w13", {2, 8, 3}, Split::Balanced(1), Home::Layer(0))});
+  const std::string dim0 = ",zero=3,zero_order=forward-dim0";
+  ExpectSurvives(catalog, {"tp=2,dp=2" + dim0, "tp=1,dp=4" + dim0, "tp=1,dp=1", "tp=3,dp=5" + dim0,
+                           "tp=2,dp=3" + dim0});
+  // tp position 1 of 2 has gate rows 4..7, then up rows 4..7; its second half is the up rows.
+  const std::vector<Shard> shards = MapOf(catalog, "tp=2,dp=2" + dim0)->ShardsOf(3);
+  ASSERT_FALSE(shards.empty());
+  EXPECT_EQ(shards[0].box, Box({1, 4, 0}, {2, 8, 3}));
+}
+
+TEST(CaseC08, RowChunksAndTensorParallelOnOneDimension) {
+  const std::string dim0 = ",zero=3,zero_order=forward-dim0";
+  for (const int64_t extent : {5, 6, 9}) {
+    const auto catalog = CatalogOfAll({Wide("w", {extent, 2}, Split::Balanced(0), Home::Layer(0))});
+    ExpectSurvives(catalog, {"tp=2,dp=2" + dim0, "tp=1,dp=4" + dim0, "tp=4", "dp=1"});
+    EXPECT_EQ(HeldElements(*MapOf(catalog, "tp=2,dp=2" + dim0), Kind::kParam), 2 * extent);
+  }
+  // 5 rows: tp 0 has [0, 1 | 2], tp 1 has [3 | 4].
+  const auto map = MapOf(CatalogOfAll({Wide("w", {5, 2}, Split::Balanced(0), Home::Layer(0))}),
+                         "tp=2,dp=2" + dim0);
+  EXPECT_EQ(map->ShardsOf(0)[0].box, Box({0, 0}, {2, 2}));
+  EXPECT_EQ(map->ShardsOf(2)[0].box, Box({2, 0}, {3, 2}));
+  EXPECT_EQ(map->ShardsOf(3)[0].box, Box({4, 0}, {5, 2}));
+}
+
+TEST(CaseC09, FsdpChunksOfSizeZero) {
+  const std::string dim0 = ",zero=3,zero_order=forward-dim0";
+  const auto catalog = CatalogOfAll({Wide("six", {6, 2}, Split::None(), Home::Layer(0)),
+                                     Wide("one", {1, 2}, Split::None(), Home::Layer(0))});
+  ExpectSurvives(catalog, {"dp=4" + dim0, "dp=3" + dim0, "dp=5" + dim0, "dp=4" + dim0});
+  EXPECT_TRUE(MapOf(catalog, "dp=4" + dim0)->ShardsOf(3).empty());  // 2, 2, 2, 0 and 1, 0, 0, 0
+}
+
+TEST(CaseC11, VirtualStagesMoveEveryLayer) {
+  std::vector<Parameter> layers;
+  for (int32_t i = 0; i < 7; ++i) {
+    layers.push_back(Wide(fmt::format("layers.{}", i), {3, 2}, Split::Balanced(0), Home::Layer(i)));
+  }
+  ExpectSurvives(CatalogOfAll(layers),
+                 {"pp=2,vpp=2,split=2+2+2+1", "pp=2", "pp=1", "pp=3,vpp=2,dp=2,zero=1",
+                  "pp=2,vpp=2,split=1+1+4+1,zero_order=megatron", "pp=1,vpp=4"});
+}
+
+TEST(CaseC12, TiedEmbeddingInMegatronsBuffers) {
+  Parameter embedding = Wide("embedding", {10, 2}, Split::Padded(4), Home::Embedding());
+  embedding.homes.push_back(Home::Head());
+  const auto catalog =
+      CatalogOfAll({embedding, Wide("layers.0", {9, 2}, Split::Balanced(0), Home::Layer(0)),
+                    Wide("layers.1", {7}, Split::None(), Home::Layer(1))});
+  ExpectSurvives(catalog, {"tp=2,pp=2,dp=3,zero=1,zero_order=megatron:8", "pp=1",
+                           "tp=3,dp=2,zero=2", "pp=2,dp=3,zero=1,zero_order=megatron"});
+}
+
+TEST(CaseC14, FewerKeyValueHeadsThanPositions) {
+  ExpectSurvives(CatalogOfAll({Wide("qkv", {2, 6, 3, 2}, Split::Groups(0, 2), Home::Layer(0)),
+                               Wide("out", {5, 2, 4, 3}, Split::Groups(1, 0), Home::Layer(0))}),
+                 {"tp=8", "tp=4,dp=2,zero=1", "tp=2", "tp=1,dp=3,zero=3", "tp=8"});
+  Parameter rows = Wide("qkv", {2, 6, 3, 2}, Split::Rows(), Home::Layer(0));
+  ExpectSurvives(CatalogOfAll({rows}), {"tp=8", "tp=5,dp=2,zero=1", "tp=1", "tp=3", "tp=8"});
+}
+
+TEST(Experts, MoveBetweenGridsAndForms) {
+  Parameter stack = Wide("stack", {6, 2, 4, 3}, Split::Balanced(2), Home::Layer(0));
+  stack.experts = Experts::Stack(0);
+  std::vector<Parameter> parameters = {Wide("w", {4, 3}, Split::Balanced(0), Home::Layer(0)),
+                                       stack};
+  for (int32_t e = 0; e < 5; ++e) {
+    Parameter one = Wide(fmt::format("experts.{}", e), {3, 4}, Split::Balanced(1), Home::Layer(0));
+    one.experts = Experts::One(e, 5);
+    parameters.push_back(one);
+  }
+  const auto catalog = CatalogOfAll(parameters);
+  // EP2 -> EP1: the experts leave their own buffers for the dense ones.
+  ExpectSurvives(catalog, {"dp=4,ep=2,zero=1", "dp=4,ep=1,zero=1", "tp=2,dp=2,ep=4,zero=1",
+                           "tp=2,dp=2,ep=2,etp=2,zero=2", "tp=2,cp=2,dp=3,ep=6,etp=2,zero=3",
+                           "tp=4,etp=4,zero=1", "dp=4,ep=2,zero=1"});
+  EXPECT_EQ(MapOf(catalog, "dp=4,ep=2,zero=1")->BucketsOfRank(0)[1].name, "layers.0.experts");
+  EXPECT_EQ(MapOf(catalog, "dp=4,zero=1")->BucketsOfRank(0).size(), 1u);
+}
+
+TEST(Padding, OfTheVocabularyBelongsToTheBuffers) {
+  const auto catalog =
+      CatalogOfAll({Wide("embedding", {10, 2}, Split::Padded(4), Home::Embedding())});
+  ExpectSurvives(catalog, {"tp=1", "tp=2", "tp=3", "tp=4,dp=2,zero=1", "tp=1,dp=3,zero=3"});
+  // ceil(10 / (4 * 2)) * 4 = 8 rows per position, of which the second has two real ones.
+  const auto map = MapOf(catalog, "tp=2");
+  EXPECT_EQ(map->BuffersOf(1)[0].elems, 16);
+  EXPECT_EQ(map->ShardsOf(1)[0].box, Box({8, 0}, {10, 2}));
+}
+
+// Worked from Megatron-Core's rules: starts at multiples of 64, bucket ends at multiples of lcm(n,
+// 128).
+TEST(Megatron, BucketsByHand) {
+  const auto catalog = CatalogOfAll({Wide("a", {100}, Split::None(), Home::Layer(0)),
+                                     Wide("b", {30}, Split::None(), Home::Layer(0)),
+                                     Wide("c", {200}, Split::None(), Home::Layer(1))});
+  const std::vector<Bucket> buckets =
+      MapOf(catalog, "dp=3,zero=1,zero_order=megatron:210")->BucketsOf(0, 0);
+  ASSERT_EQ(buckets.size(), 2u);  // reverse: c at 0, b at 256 closes the bucket; a alone
+  EXPECT_EQ(buckets[0].entries[0].parameter, 2);
+  EXPECT_EQ(buckets[0].entries[1].offset, 256);
+  EXPECT_EQ(buckets[0].real_elems, 286);
+  EXPECT_EQ(buckets[0].elems, 384);
+  EXPECT_EQ(buckets[1].entries[0].parameter, 0);
+  EXPECT_EQ(buckets[1].elems, 384);
+  EXPECT_EQ(MapOf(catalog, "dp=3,zero_order=megatron:210")->BucketsOf(0, 0)[0].elems, 230);
+}
+
 }  // namespace
 }  // namespace dynatrain::vps

@@ -59,6 +59,19 @@ Status CheckSplit(const Parameter& p) {
     return InvalidArgument("split axis {} is outside its {} axes", p.split.axis, p.shape.dims());
   }
   if (p.split.block < 1) return InvalidArgument("split block {} is not positive", p.split.block);
+  const bool leading = p.split.rule == Split::Rule::kPadded || p.split.rule == Split::Rule::kRows;
+  if (leading && p.split.axis != 0) {
+    return InvalidArgument("a padded or row split is of axis 0, not {}", p.split.axis);
+  }
+  if (p.split.rule == Split::Rule::kGroups) {
+    if (p.split.axis + 1 >= p.shape.dims()) {
+      return InvalidArgument("a split in groups of axis {} needs an axis after it", p.split.axis);
+    }
+    if (p.split.shared < 0 || p.split.shared > p.shape[p.split.axis + 1]) {
+      return InvalidArgument("groups share {} of {} entries of axis {}", p.split.shared,
+                             p.shape[p.split.axis + 1], p.split.axis + 1);
+    }
+  }
   if (p.split.rule != Split::Rule::kExplicit) return Status::Ok();
   int64_t sum = 0;
   for (const int64_t size : p.split.sizes) {
@@ -68,6 +81,57 @@ Status CheckSplit(const Parameter& p) {
   if (sum != p.shape[p.split.axis]) {
     return InvalidArgument("explicit split sizes sum to {}, axis {} has {}", sum, p.split.axis,
                            p.shape[p.split.axis]);
+  }
+  return Status::Ok();
+}
+
+Status CheckExperts(const Parameter& p) {
+  if (!p.experts) return Status::Ok();
+  const Experts& e = *p.experts;
+  if (e.axis >= p.shape.dims()) {
+    return InvalidArgument("expert axis {} is outside its {} axes", e.axis, p.shape.dims());
+  }
+  if (e.axis < 0 && (e.index < 0 || e.index >= e.count)) {
+    return InvalidArgument("expert {} of {}", e.index, e.count);
+  }
+  if (e.axis >= 0 && e.axis == p.split.axis) {
+    return InvalidArgument("axis {} is cut both by expert and by the split", e.axis);
+  }
+  if (e.axis >= 0 && p.split.axis >= 0 && p.split.rule == Split::Rule::kGroups &&
+      e.axis == p.split.axis + 1) {
+    return InvalidArgument("axis {} is cut both by expert and by groups", e.axis);
+  }
+  if (e.axis >= 0 && p.split.axis >= 0 && p.split.rule == Split::Rule::kRows) {
+    return InvalidArgument("a stack of experts has no row split");
+  }
+  return Status::Ok();
+}
+
+Status CheckStored(const Parameter& p) {
+  if (p.row_axes < 0 || p.row_axes > std::max(p.shape.dims(), 1)) {
+    return InvalidArgument("{} row axes of {}", p.row_axes, p.shape.dims());
+  }
+  if (p.split.rule == Split::Rule::kGroups && p.split.axis >= 0 && p.split.shared > 0 &&
+      p.row_axes < p.split.axis + 2) {
+    return InvalidArgument("groups that share entries of axis {} need {} row axes, not {}",
+                           p.split.axis + 1, p.split.axis + 2, p.row_axes);
+  }
+  if (!p.stored) return Status::Ok();
+  const StoredParts& stored = *p.stored;
+  if (stored.axis < 0 || stored.axis >= p.shape.dims()) {
+    return InvalidArgument("stored axis {} is outside its {} axes", stored.axis, p.shape.dims());
+  }
+  if (stored.axis >= p.row_axes) {
+    return InvalidArgument("stored axis {} is none of its {} row axes", stored.axis, p.row_axes);
+  }
+  int64_t sum = 0;
+  for (const int64_t size : stored.sizes) {
+    if (size < 0) return InvalidArgument("a stored part has the negative size {}", size);
+    sum += size;
+  }
+  if (sum != p.shape[stored.axis]) {
+    return InvalidArgument("stored parts sum to {}, axis {} has {}", sum, stored.axis,
+                           p.shape[stored.axis]);
   }
   return Status::Ok();
 }
@@ -127,14 +191,18 @@ Result<Kind> ParseKind(std::string_view name) {
 AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t part) {
   DT_CHECK(parts > 0 && part >= 0 && part < parts);
   switch (split.rule) {
+    case Split::Rule::kGroups:
+    case Split::Rule::kRows:
     case Split::Rule::kBalanced: {
       const int64_t small = extent / parts;
       const int64_t larger_parts = extent % parts;
       const int64_t begin = part * small + std::min(part, larger_parts);
       return {begin, begin + small + (part < larger_parts ? 1 : 0)};
     }
+    case Split::Rule::kPadded:
     case Split::Rule::kChunk: {
-      const int64_t chunk = (extent + parts - 1) / parts;
+      const int64_t unit = split.rule == Split::Rule::kPadded ? split.block : 1;
+      const int64_t chunk = (extent + unit * parts - 1) / (unit * parts) * unit;
       return {std::min(part * chunk, extent), std::min((part + 1) * chunk, extent)};
     }
     case Split::Rule::kExplicit: {
@@ -166,7 +234,8 @@ Status StateCatalog::Add(Parameter parameter) {
             [](const KindSpec& a, const KindSpec& b) { return a.kind < b.kind; });
   const std::string context = fmt::format("parameter {}", p.name);
   if (FindParameter(p.name)) return InvalidArgument("is already in the catalog").Within(context);
-  for (const auto& check : {CheckShape, CheckSplit, CheckHomes, CheckKinds}) {
+  for (const auto& check :
+       {CheckShape, CheckSplit, CheckExperts, CheckStored, CheckHomes, CheckKinds}) {
     if (Status status = check(p); !status.ok()) return status.Within(context);
   }
   __extension__ __int128 bytes = total_bytes_;
@@ -221,7 +290,14 @@ uint64_t StateCatalog::Fingerprint() const {
     for (const Home& home : p.homes) hasher.Add(home.place).Add(home.layer);
     hasher.Add(p.kinds.size());
     for (const KindSpec& spec : p.kinds) hasher.Add(spec.kind).Add(spec.dtype);
-    hasher.Add(p.trainable).Add(p.weight_decay);
+    hasher.Add(p.trainable).Add(p.weight_decay).Add(p.split.shared).Add(p.row_axes);
+    hasher.Add(p.experts.has_value());
+    if (p.experts) hasher.Add(p.experts->axis).Add(p.experts->index).Add(p.experts->count);
+    hasher.Add(p.stored.has_value());
+    if (p.stored) {
+      hasher.Add(p.stored->axis).Add(p.stored->sizes.size());
+      for (const int64_t size : p.stored->sizes) hasher.Add(size);
+    }
   }
   return hasher.hash();
 }

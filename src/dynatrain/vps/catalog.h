@@ -37,12 +37,24 @@ Result<Kind> ParseKind(std::string_view name);
 
 // How an axis is cut over tensor-parallel positions. `axis` < 0: not cut, a replica everywhere.
 struct Split {
-  enum class Rule : uint8_t { kBalanced, kChunk, kExplicit };
+  enum class Rule : uint8_t {
+    kBalanced,
+    kChunk,
+    kExplicit,
+    kPadded,  // axis 0: parts of ceil(extent / (block * parts)) * block; what lies past the extent
+              // is padding of the buffers (Megatron's vocabulary)
+    // Up to `extent` positions: balanced. More (a multiple of it): the positions of one index share
+    // it; the next axis is cut over them, but its last `shared` entries are a replica at each (key
+    // and value of a group of query heads).
+    kGroups,
+    kRows  // axis 0: the leading Parameter::row_axes axes as one, balanced; cuts anywhere
+  };
   int axis = -1;
   Rule rule = Rule::kBalanced;
   std::vector<int64_t> sizes;  // kExplicit: one extent per part
   // A cut must fall on a multiple of `block` (1 = anywhere): cutting inside is refused by name.
   int64_t block = 1;
+  int64_t shared = 0;  // kGroups
 
   static Split None() { return {}; }
   static Split Balanced(int axis, int64_t block = 1) { return {axis, Rule::kBalanced, {}, block}; }
@@ -50,12 +62,35 @@ struct Split {
   static Split Explicit(int axis, std::vector<int64_t> sizes) {
     return {axis, Rule::kExplicit, std::move(sizes), 1};
   }
+  static Split Padded(int64_t block) { return {0, Rule::kPadded, {}, block}; }
+  static Split Groups(int axis, int64_t shared) { return {axis, Rule::kGroups, {}, 1, shared}; }
+  static Split Rows() { return {0, Rule::kRows, {}, 1}; }
   friend bool operator==(const Split&, const Split&) = default;
+};
+
+// Whose experts a parameter holds. It then belongs to the experts' grid: cut over ep by expert,
+// over etp by its Split.
+struct Experts {
+  int axis = -1;      // a stack [.., expert, ..]: the axis; cut balanced over ep
+  int32_t index = 0;  // one parameter per expert: its number
+  int32_t count = 0;  // one parameter per expert: how many there are; 0 for a stack
+  static Experts Stack(int axis) { return {axis, 0, 0}; }
+  static Experts One(int32_t index, int32_t count) { return {-1, index, count}; }
+  friend bool operator==(const Experts&, const Experts&) = default;
+};
+
+// In local tensors and buffers, entries [0, sizes[0]) of the axis come first, then the next
+// sizes[1],
+// ...: plain [Q | K | V] of a logical [groups, q + k + v, ..].
+struct StoredParts {
+  int axis = 0;
+  std::vector<int64_t> sizes;
+  friend bool operator==(const StoredParts&, const StoredParts&) = default;
 };
 
 // [begin, end) of part `part` of `parts` of an axis of `extent` (balanced: the first extent mod
 // parts parts get one more; chunk: parts of ceil(extent / parts), the last ones short or empty). In
-// units of elements.
+// units of elements. kGroups and kRows as balanced.
 struct AxisRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -93,6 +128,10 @@ struct Parameter {
   bool trainable =
       true;  // only trainable parameters take part in flat gradient and optimizer buffers
   bool weight_decay = true;  // belongs to the optimizer's decay group
+  std::optional<Experts> experts = std::nullopt;
+  std::optional<StoredParts> stored = std::nullopt;  // none: row-major
+  // The leading axes that a framework sees as dimension 0, for kRows and for BufferRule::kDim0.
+  int row_axes = 1;
 };
 
 using ParameterId = int32_t;  // index in StateCatalog::parameters()
@@ -115,8 +154,8 @@ std::vector<KindSpec> Bf16AdamKinds();
 class StateCatalog {
  public:
   // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents,
-  // more than kMaxDims axes, a split axis outside the shape, explicit sizes that do not add up,
-  // element counts and a state in bytes beyond 2^62.
+  // more than kMaxDims axes, a split, expert or stored axis outside the shape, sizes that do not
+  // add up, rules that do not fit each other, element counts and a state in bytes beyond 2^62.
   Status Add(Parameter parameter);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }

@@ -20,18 +20,10 @@ bool NextIndex(const Shape& shape, Coords* index) {
   return false;
 }
 
-// The part that each index of an axis belongs to.
-std::vector<int> OwnersOfAxis(const Split& split, int64_t extent, int parts) {
+// Deals `count` things to `parts` in order: the first ones get one more.
+std::vector<int> Dealt(int64_t count, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), 0);
-  if (split.rule == Split::Rule::kExplicit) {
-    sizes = split.sizes;
-  } else if (split.rule == Split::Rule::kBalanced) {
-    for (int64_t i = 0; i < extent; ++i) ++sizes[static_cast<size_t>(i % parts)];
-  } else {
-    int64_t chunk = 0;
-    while (chunk * parts < extent) ++chunk;
-    for (int64_t i = 0; i < extent; ++i) ++sizes[static_cast<size_t>(i / chunk)];
-  }
+  for (int64_t i = 0; i < count; ++i) ++sizes[static_cast<size_t>(i % parts)];
   std::vector<int> owners;
   for (int part = 0; part < parts; ++part) {
     owners.insert(owners.end(), static_cast<size_t>(sizes[static_cast<size_t>(part)]), part);
@@ -39,54 +31,198 @@ std::vector<int> OwnersOfAxis(const Split& split, int64_t extent, int parts) {
   return owners;
 }
 
-// Row-major indices of the elements that a tensor-parallel position has of a parameter.
-std::vector<int64_t> LocalElements(const Parameter& p, int tp_degree, int tp) {
-  std::vector<int64_t> local;
-  if (ElemCount(p.shape) == 0) return local;
-  std::vector<int> owners;
-  if (p.split.axis >= 0) owners = OwnersOfAxis(p.split, p.shape[p.split.axis], tp_degree);
-  Coords at = Coords::Filled(p.shape.dims(), 0);
-  int64_t index = 0;
-  do {
-    if (p.split.axis < 0 || owners[static_cast<size_t>(at[p.split.axis])] == tp)
-      local.push_back(index);
-    ++index;
-  } while (NextIndex(p.shape, &at));
-  return local;
+// Indices per part of kChunk and kPadded.
+int64_t ChunkOf(const Split& split, int64_t extent, int64_t parts) {
+  const int64_t unit = split.rule == Split::Rule::kPadded ? split.block : 1;
+  int64_t chunk = 0;
+  while (chunk * parts < extent) chunk += unit;
+  return chunk;
 }
 
+// The part that each index of an axis belongs to.
+std::vector<int> OwnersOfAxis(const Split& split, int64_t extent, int64_t parts) {
+  std::vector<int> owners;
+  if (split.rule == Split::Rule::kExplicit) {
+    for (size_t part = 0; part < split.sizes.size(); ++part) {
+      owners.insert(owners.end(), static_cast<size_t>(split.sizes[part]), static_cast<int>(part));
+    }
+  } else if (split.rule == Split::Rule::kChunk || split.rule == Split::Rule::kPadded) {
+    const int64_t chunk = ChunkOf(split, extent, parts);
+    for (int64_t i = 0; i < extent; ++i) owners.push_back(static_cast<int>(i / chunk));
+  } else {
+    return Dealt(extent, parts);
+  }
+  return owners;
+}
+
+// Coordinates of a position in one of the grids: stage, part of the split, expert group.
 struct Coordinates {
-  int tp = 0, dp = 0, pp = 0;
+  int stage = 0, split = 0, expert = 0;
+  friend auto operator<=>(const Coordinates&, const Coordinates&) = default;
 };
 
-Coordinates Decode(const Layout& layout, int position) {
+std::vector<std::string> Tokens(const std::string& text) {
+  std::vector<std::string> tokens(1);
+  for (const char c : text) {
+    if (c == '-') {
+      tokens.emplace_back();
+    } else {
+      tokens.back() += c;
+    }
+  }
+  return tokens;
+}
+
+// The axes of a grid from the smallest stride up, with their degrees.
+std::vector<std::pair<std::string, int>> AxesOf(const Layout& l, bool experts) {
+  std::vector<std::pair<std::string, int>> axes;
+  const bool names_cp = l.order.find("cp") != std::string::npos;
+  const int edp = l.tp * l.cp * l.dp / l.ep / l.etp;
+  if (experts && !l.eorder.empty()) {
+    const std::map<std::string, int> degrees = {
+        {"etp", l.etp}, {"ep", l.ep}, {"edp", edp}, {"pp", l.pp}};
+    for (const std::string& token : Tokens(l.eorder)) axes.emplace_back(token, degrees.at(token));
+    return axes;
+  }
+  for (const std::string& token : Tokens(l.order)) {
+    if (token == "pp") axes.emplace_back("pp", l.pp);
+    if (experts) {
+      if (token == "tp") axes.insert(axes.end(), {{"etp", l.etp}, {"ep", l.ep}});
+      if (token == "dp") axes.emplace_back("edp", edp);
+    } else {
+      if (token == "tp") axes.emplace_back("tp", l.tp);
+      if (token == "cp" || (token == "tp" && !names_cp)) axes.emplace_back("cp", l.cp);
+      if (token == "dp") axes.emplace_back("dp", l.dp);
+    }
+  }
+  return axes;
+}
+
+Coordinates Decode(const Layout& layout, bool experts, int position) {
   Coordinates c;
-  std::string order = layout.order + "-";
-  for (size_t at = 0; at < order.size(); at += 3) {
-    const std::string axis = order.substr(at, 2);
-    int& coordinate = axis == "tp" ? c.tp : axis == "dp" ? c.dp : c.pp;
-    const int degree = axis == "tp" ? layout.tp : axis == "dp" ? layout.dp : layout.pp;
-    coordinate = position % degree;
+  if (experts && layout.ep == 1 && layout.etp == 1 && layout.eorder.empty()) {
+    c.stage = Decode(layout, false, position).stage;
+    return c;
+  }
+  for (const auto& [axis, degree] : AxesOf(layout, experts)) {
+    if (axis == "pp") c.stage = position % degree;
+    if (axis == "tp" || axis == "etp") c.split = position % degree;
+    if (axis == "ep") c.expert = position % degree;
     position /= degree;
   }
   return c;
 }
 
-// The homes of a stage, from front to back.
-std::vector<Home> HomesOfStage(const Layout& layout, int stage, int num_layers) {
-  std::vector<int32_t> counts = layout.split;
-  if (counts.empty()) {
-    counts.assign(static_cast<size_t>(layout.pp), 0);
-    for (int layer = 0; layer < num_layers; ++layer)
-      ++counts[static_cast<size_t>(layer % layout.pp)];
+bool InExpertGrid(const Layout& layout, const Parameter& p) {
+  return p.experts && (layout.ep > 1 || layout.etp != layout.tp);
+}
+
+// The expert group that each expert belongs to, where the parameter has experts of its own.
+bool OwnsExpert(const Layout& layout, const Parameter& p, int64_t expert, const Coordinates& c) {
+  if (!InExpertGrid(layout, p)) return true;
+  const int64_t count = p.experts->axis >= 0 ? p.shape[p.experts->axis] : p.experts->count;
+  return Dealt(count, layout.ep)[static_cast<size_t>(expert)] == c.expert;
+}
+
+// Row-major index and rank in the local order of one element; `padding` elements follow all.
+struct LocalElement {
+  std::vector<int64_t> order;
+  int64_t index;
+  friend auto operator<=>(const LocalElement&, const LocalElement&) = default;
+};
+
+// Whether a position has the element at `at`; sets what its place in local order depends on.
+bool Owns(const Layout& layout, const Parameter& p, const Coords& at, const Coordinates& c,
+          std::vector<int64_t>* order) {
+  const int degree = InExpertGrid(layout, p) ? layout.etp : layout.tp;
+  const Split& split = p.split;
+  if (p.experts) {
+    const int64_t expert = p.experts->axis >= 0 ? at[p.experts->axis] : p.experts->index;
+    if (!OwnsExpert(layout, p, expert, c)) return false;
   }
-  std::vector<Home> homes;
-  if (stage == 0) homes.push_back(Home::Embedding());
-  int layer = 0;
-  for (int s = 0; s < stage; ++s) layer += counts[static_cast<size_t>(s)];
-  for (int i = 0; i < counts[static_cast<size_t>(stage)]; ++i)
-    homes.push_back(Home::Layer(layer++));
-  if (stage == layout.pp - 1) homes.push_back(Home::Head());
+  int64_t stored = 0;
+  if (p.stored) {
+    int64_t end = 0;
+    for (const int64_t size : p.stored->sizes) {
+      end += size;
+      if (at[p.stored->axis] >= end) ++stored;
+    }
+  }
+  *order = {stored, 0};
+  if (split.axis < 0) return true;
+  const int64_t extent = p.shape[split.axis];
+  if (split.rule == Split::Rule::kRows) {
+    int64_t row = 0;
+    int64_t rows = 1;
+    for (int axis = 0; axis < p.row_axes; ++axis) {
+      row = row * p.shape[axis] + at[axis];
+      rows *= p.shape[axis];
+    }
+    return Dealt(rows, degree)[static_cast<size_t>(row)] == c.split;
+  }
+  if (split.rule == Split::Rule::kGroups && degree > extent) {
+    const auto per_group = static_cast<int>(degree / extent);
+    if (at[split.axis] != c.split / per_group) return false;
+    const int64_t own = p.shape[split.axis + 1] - split.shared;
+    const int64_t entry = at[split.axis + 1];
+    (*order)[1] = entry >= own ? 1 : 0;
+    return entry >= own || Dealt(own, per_group)[static_cast<size_t>(entry)] == c.split % per_group;
+  }
+  return OwnersOfAxis(split, extent, degree)[static_cast<size_t>(at[split.axis])] == c.split;
+}
+
+// Row-major indices of the elements that a position has of a parameter, in local order; -1 is
+// filler.
+std::vector<int64_t> LocalElements(const Layout& layout, const Parameter& p, const Coordinates& c) {
+  std::vector<LocalElement> local;
+  int64_t others = 0;  // elements per index of axis 0
+  if (ElemCount(p.shape) > 0) {
+    Coords at = Coords::Filled(p.shape.dims(), 0);
+    int64_t index = 0;
+    do {
+      std::vector<int64_t> order;
+      if (Owns(layout, p, at, c, &order)) local.push_back({order, index});
+      bool first = true;
+      if (p.experts) {
+        const int64_t expert = p.experts->axis >= 0 ? at[p.experts->axis] : p.experts->index;
+        first = OwnsExpert(layout, p, expert, c);
+      }
+      if (first && p.shape.dims() > 0 && at[0] == 0) ++others;
+      ++index;
+    } while (NextIndex(p.shape, &at));
+  }
+  std::sort(local.begin(), local.end());
+  std::vector<int64_t> indices;
+  for (const LocalElement& element : local) indices.push_back(element.index);
+  if (p.split.axis == 0 && p.split.rule == Split::Rule::kPadded) {
+    const int degree = InExpertGrid(layout, p) ? layout.etp : layout.tp;
+    indices.resize(static_cast<size_t>(ChunkOf(p.split, p.shape[0], degree) * others), -1);
+  }
+  return indices;
+}
+
+// The homes of a stage by chunk, from front to back.
+std::vector<std::pair<int, Home>> HomesOfStage(const Layout& layout, int stage, int num_layers) {
+  const int chunks = layout.pp * layout.vpp;
+  std::vector<int> chunk_of_layer;
+  if (layout.split.empty()) {
+    chunk_of_layer = Dealt(num_layers, chunks);
+  } else {
+    for (size_t chunk = 0; chunk < layout.split.size(); ++chunk) {
+      chunk_of_layer.insert(chunk_of_layer.end(), static_cast<size_t>(layout.split[chunk]),
+                            static_cast<int>(chunk));
+    }
+  }
+  std::vector<std::pair<int, Home>> homes;
+  for (int chunk = stage; chunk < chunks; chunk += layout.pp) {
+    if (chunk == 0) homes.emplace_back(chunk, Home::Embedding());
+    for (int layer = 0; layer < num_layers; ++layer) {
+      if (chunk_of_layer[static_cast<size_t>(layer)] == chunk) {
+        homes.emplace_back(chunk, Home::Layer(layer));
+      }
+    }
+    if (chunk == chunks - 1) homes.emplace_back(chunk, Home::Head());
+  }
   return homes;
 }
 
@@ -100,31 +236,45 @@ std::string ClassOf(const Parameter& p) {
 
 struct Placed {
   ParameterId parameter;
+  int chunk;
   Home home;
 };
 
-// The parameters of a stage by class of buffers: trainable classes first, each as the catalog first
-// has it.
-std::vector<std::vector<Placed>> PlacedOfStage(const StateCatalog& catalog, const Layout& layout,
-                                               int stage) {
+// Whether a position lists the parameter at all: an expert group without its experts does not.
+bool Lists(const Layout& layout, const Parameter& p, const Coordinates& c) {
+  if (!InExpertGrid(layout, p)) return true;
+  if (layout.ep == 1) return true;
+  if (ElemCount(p.shape) == 0) return false;
+  if (p.experts->axis < 0) return OwnsExpert(layout, p, p.experts->index, c);
+  for (int64_t expert = 0; expert < p.shape[p.experts->axis]; ++expert) {
+    if (OwnsExpert(layout, p, expert, c)) return true;
+  }
+  return false;
+}
+
+// The parameters of a position in a grid by class of buffers: trainable classes first, each as the
+// catalog first has it.
+std::vector<std::vector<Placed>> PlacedAt(const StateCatalog& catalog, const Layout& layout,
+                                          bool experts, const Coordinates& c) {
   std::vector<std::string> classes;
   for (const bool trainable : {true, false}) {
     for (const Parameter& p : catalog.parameters()) {
-      if (p.trainable == trainable && std::count(classes.begin(), classes.end(), ClassOf(p)) == 0) {
+      if (p.trainable == trainable && InExpertGrid(layout, p) == experts &&
+          std::count(classes.begin(), classes.end(), ClassOf(p)) == 0) {
         classes.push_back(ClassOf(p));
       }
     }
   }
   std::vector<std::vector<Placed>> placed(classes.size());
   std::set<ParameterId> seen;
-  for (const Home& home : HomesOfStage(layout, stage, catalog.num_layers())) {
+  for (const auto& [chunk, home] : HomesOfStage(layout, c.stage, catalog.num_layers())) {
     for (size_t id = 0; id < catalog.parameters().size(); ++id) {
       const Parameter& p = catalog.parameters()[id];
+      if (InExpertGrid(layout, p) != experts || !Lists(layout, p, c)) continue;
       if (std::count(p.homes.begin(), p.homes.end(), home) == 0) continue;
       if (!seen.insert(static_cast<ParameterId>(id)).second) continue;
-      const auto c = static_cast<size_t>(std::find(classes.begin(), classes.end(), ClassOf(p)) -
-                                         classes.begin());
-      placed[c].push_back({static_cast<ParameterId>(id), home});
+      const auto k = std::find(classes.begin(), classes.end(), ClassOf(p)) - classes.begin();
+      placed[static_cast<size_t>(k)].push_back({static_cast<ParameterId>(id), chunk, home});
     }
   }
   if (layout.buffer.order == BufferRule::Order::kReverse) {
@@ -143,43 +293,114 @@ struct FlatBucket {
   std::vector<FlatElement> elements;
 };
 
-std::vector<FlatBucket> BucketsOfStage(const StateCatalog& catalog, const Layout& layout, int stage,
-                                       int tp) {
-  const BufferRule& rule = layout.buffer;
-  std::vector<FlatBucket> buckets;
-  for (const std::vector<Placed>& list : PlacedOfStage(catalog, layout, stage)) {
-    for (size_t i = 0; i < list.size(); ++i) {
-      const bool open =
-          i > 0 && (rule.cut == BufferRule::Cut::kContiguous ||
-                    (rule.cut == BufferRule::Cut::kBucketed && list[i].home == list[i - 1].home) ||
-                    (rule.cut == BufferRule::Cut::kBucketedElems &&
-                     static_cast<int64_t>(buckets.back().elements.size()) < rule.bucket_elems));
-      if (!open) buckets.emplace_back();
-      FlatBucket& bucket = buckets.back();
-      const Parameter& p = catalog.parameters()[static_cast<size_t>(list[i].parameter)];
-      const std::vector<int64_t> local = LocalElements(p, layout.tp, tp);
-      bucket.parameters.push_back(list[i].parameter);
-      while (!local.empty() &&
-             static_cast<int64_t>(bucket.elements.size()) % rule.start_alignment != 0) {
-        bucket.elements.emplace_back();
+class BucketSimulation {
+ public:
+  BucketSimulation(const StateCatalog& catalog, const Layout& layout, bool experts)
+      : catalog_(catalog), layout_(layout), rule_(layout.buffer) {
+    slices_ = experts ? layout.tp * layout.cp * layout.dp / layout.ep / layout.etp
+                      : layout.dp * layout.cp;
+    megatron_ = rule_.cut == BufferRule::Cut::kMegatron;
+    cut_ = layout.zero > 0;
+    experts_ = experts;
+  }
+
+  std::vector<FlatBucket> Run(const Coordinates& c) {
+    buckets_.clear();
+    for (const std::vector<Placed>& list : PlacedAt(catalog_, layout_, experts_, c)) {
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (i == 0 || !Joins(list[i - 1], list[i])) buckets_.emplace_back();
+        Add(list[i], LocalElements(layout_, ParameterOf(list[i]), c));
       }
-      for (const int64_t index : local) bucket.elements.push_back({list[i].parameter, index});
+    }
+    for (FlatBucket& bucket : buckets_) Pad(&bucket);
+    return buckets_;
+  }
+
+ private:
+  const Parameter& ParameterOf(const Placed& placed) const {
+    return catalog_.parameters()[static_cast<size_t>(placed.parameter)];
+  }
+  bool Tied(const Placed& placed) const {
+    return ParameterOf(placed).homes.size() > 1 && layout_.pp > 1;
+  }
+  bool Joins(const Placed& last, const Placed& next) const {
+    if (last.chunk != next.chunk) return false;
+    const auto length = static_cast<int64_t>(buckets_.back().elements.size());
+    switch (rule_.cut) {
+      case BufferRule::Cut::kContiguous:
+        return true;
+      case BufferRule::Cut::kBucketed:
+        return last.home == next.home;
+      case BufferRule::Cut::kBucketedElems:
+        return length < rule_.bucket_elems;
+      case BufferRule::Cut::kMegatron:
+        if (Tied(last) || Tied(next)) return false;
+        return next.chunk > 0 ||
+               length < (rule_.bucket_elems > 0 ? rule_.bucket_elems : 40'000'000);
+      default:
+        return false;
     }
   }
-  for (FlatBucket& bucket : buckets) {
-    const auto fits = [&] {
-      const auto elems = static_cast<int64_t>(bucket.elements.size());
-      return elems % rule.end_alignment == 0 &&
-             (layout.zero == 0 || elems % (rule.end_alignment_per_dp * layout.dp) == 0);
-    };
-    while (!fits()) bucket.elements.emplace_back();
+  void Add(const Placed& placed, const std::vector<int64_t>& local) {
+    FlatBucket& bucket = buckets_.back();
+    bucket.parameters.push_back(placed.parameter);
+    const int64_t start = megatron_ ? (cut_ ? 64 : 1) : rule_.start_alignment;
+    while (!local.empty() && static_cast<int64_t>(bucket.elements.size()) % start != 0) {
+      bucket.elements.emplace_back();
+    }
+    for (const int64_t index : local) {
+      bucket.elements.push_back(index < 0 ? FlatElement{} : FlatElement{placed.parameter, index});
+    }
   }
-  return buckets;
-}
+  void Pad(FlatBucket* bucket) const {
+    if (bucket->elements.empty()) return;
+    const auto fits = [&] {
+      const auto elems = static_cast<int64_t>(bucket->elements.size());
+      if (elems % rule_.end_alignment != 0) return false;
+      if (!cut_) return true;
+      if (megatron_) return elems % 128 == 0 && elems % slices_ == 0;
+      return elems % (rule_.end_alignment_per_dp * slices_) == 0 &&
+             (rule_.cut != BufferRule::Cut::kDim0 || elems % (slices_ * RowElems(*bucket)) == 0);
+    };
+    while (!fits()) bucket->elements.emplace_back();
+  }
+  // Elements per row of the only parameter of a dim0 bucket: its local elements, counted, that
+  // share the leading axes with the first of them.
+  int64_t RowElems(const FlatBucket& bucket) const {
+    const Parameter& p = catalog_.parameters()[static_cast<size_t>(bucket.parameters[0])];
+    int64_t inner = 1;
+    for (int axis = p.row_axes; axis < p.shape.dims(); ++axis) inner *= p.shape[axis];
+    if (bucket.elements[0].parameter < 0) return inner;  // filler of a padded split alone
+    const int64_t row = bucket.elements[0].index / inner;
+    return std::count_if(bucket.elements.begin(), bucket.elements.end(), [&](const FlatElement& e) {
+      return e.parameter >= 0 && e.index / inner == row;
+    });
+  }
+
+  const StateCatalog& catalog_;
+  const Layout& layout_;
+  const BufferRule& rule_;
+  int64_t slices_ = 1;
+  bool megatron_ = false;
+  bool cut_ = false;
+  bool experts_ = false;
+  std::vector<FlatBucket> buckets_;
+};
 
 bool IsCut(const Layout& layout, Kind kind) {
-  if (kind == Kind::kParam || kind == Kind::kGrad) return false;
+  if (kind == Kind::kParam) return layout.zero == 3;
+  if (kind == Kind::kGrad) return layout.zero >= 2;
   return layout.zero >= 1;
+}
+
+// How many positions before this one are at the same place of the grid.
+size_t SliceOf(const Layout& layout, bool experts, int position) {
+  const Coordinates c = Decode(layout, experts, position);
+  size_t slice = 0;
+  for (int other = 0; other < position; ++other) {
+    if (Decode(layout, experts, other) == c) ++slice;
+  }
+  return slice;
 }
 
 }  // namespace
@@ -188,31 +409,51 @@ ElementOracle::ElementOracle(const StateCatalog& catalog, const Layout& layout) 
   for (int position = 0; position < layout.world_size(); ++position) {
     const RankId rank =
         layout.ranks.empty() ? position : layout.ranks[static_cast<size_t>(position)];
-    const Coordinates c = Decode(layout, position);
-    std::vector<OracleBuffer>& buffers = buffers_[rank];
-    for (const FlatBucket& bucket : BucketsOfStage(catalog, layout, c.pp, c.tp)) {
-      for (const Kind kind :
-           {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
-        bool exists = false;
-        for (const ParameterId p : bucket.parameters) exists = exists || catalog.Find(p, kind);
-        if (!exists) continue;
-        OracleBuffer buffer{kind, {}};
-        const size_t size = bucket.elements.size();
-        const auto degree = static_cast<size_t>(layout.dp);
-        const auto dp = static_cast<size_t>(c.dp);
-        for (size_t i = 0; i < size; ++i) {
-          if (IsCut(layout, kind) && i / (size / degree) != dp) continue;
-          const FlatElement& flat = bucket.elements[i];
-          const std::optional<TensorId> tensor =
-              flat.parameter < 0 ? std::nullopt : catalog.Find(flat.parameter, kind);
-          buffer.elements.push_back(tensor ? Element{*tensor, flat.index} : Element{});
-          if (tensor) holders_[buffer.elements.back()].push_back(rank);
-        }
-        buffers.push_back(std::move(buffer));
+    buffers_[rank];
+    for (const bool experts : {false, true}) {
+      const Coordinates c = Decode(layout, experts, position);
+      size_t slices = 0;
+      for (int other = 0; other < layout.world_size(); ++other) {
+        if (Decode(layout, experts, other) == c) ++slices;
+      }
+      const size_t slice = SliceOf(layout, experts, position);
+      for (const FlatBucket& bucket : BucketSimulation(catalog, layout, experts).Run(c)) {
+        AddBuffers(catalog, rank, bucket.parameters,
+                   [&](Kind kind, size_t i) -> std::optional<Element> {
+                     const size_t size = bucket.elements.size();
+                     if (i >= size) return std::nullopt;
+                     if (IsCut(layout, kind)) {
+                       i += slice * (size / slices);
+                       if (i >= (slice + 1) * (size / slices)) return std::nullopt;
+                     }
+                     const FlatElement& flat = bucket.elements[i];
+                     const std::optional<TensorId> tensor =
+                         flat.parameter < 0 ? std::nullopt : catalog.Find(flat.parameter, kind);
+                     return tensor ? Element{*tensor, flat.index} : Element{};
+                   });
       }
     }
   }
   for (auto& [element, ranks] : holders_) std::sort(ranks.begin(), ranks.end());
+}
+
+void ElementOracle::AddBuffers(
+    const StateCatalog& catalog, RankId rank, const std::vector<ParameterId>& parameters,
+    const std::function<std::optional<Element>(Kind, size_t)>& element_at) {
+  for (const Kind kind :
+       {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg, Kind::kExpAvgSq}) {
+    bool exists = false;
+    for (const ParameterId p : parameters) exists = exists || catalog.Find(p, kind);
+    if (!exists) continue;
+    OracleBuffer buffer{kind, {}};
+    for (size_t i = 0;; ++i) {
+      const std::optional<Element> element = element_at(kind, i);
+      if (!element) break;
+      buffer.elements.push_back(*element);
+      if (element->tensor >= 0) holders_[*element].push_back(rank);
+    }
+    buffers_[rank].push_back(std::move(buffer));
+  }
 }
 
 std::vector<Element> ElementsOf(const StateCatalog& catalog, TensorId tensor, const Box& box) {

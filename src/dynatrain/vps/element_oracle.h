@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ class ElementOracle {
   }
 
  private:
+  void AddBuffers(const StateCatalog& catalog, RankId rank,
+                  const std::vector<ParameterId>& parameters,
+                  const std::function<std::optional<Element>(Kind, size_t)>& element_at);
+
   std::map<RankId, std::vector<OracleBuffer>> buffers_;
   std::map<Element, std::vector<RankId>> holders_;
 };

@@ -20,23 +20,31 @@
 
 namespace dynatrain::vps {
 
-// How the parameters of a stage lie in flat buffers, and how those are cut over data-parallel
-// positions. A bucket of `real` elements has RoundUp(real, lcm(end_alignment, end_alignment_per_dp
-// * dp)) elements when it is cut over dp (zero >= 1), else RoundUp(real, end_alignment); part i of
-// n is [i * B / n, (i + 1) * B / n). Everything in a bucket that is no parameter element is
-// padding: zero, never moved.
+// How the parameters of a stage lie in flat buffers, and how those are cut over the positions that
+// hold the same parameters: dp x cp of them (dense), or edp (experts), n below. A bucket of `real`
+// elements has RoundUp(real, lcm(end_alignment, end_alignment_per_dp * n)) elements when it is cut
+// (zero >= 1), else RoundUp(real, end_alignment); part i of n is [i * B / n, (i + 1) * B / n).
+// Everything in a bucket that is no parameter element is padding: zero, never moved. No bucket
+// spans two chunks (vpp) or mixes experts with others.
 struct BufferRule {
   // The parameters of a stage by home (embedding, layers ascending, head), within a home as they
   // were registered, a tied one at its first home on the stage; or this whole list back to front.
   enum class Order : uint8_t { kForward, kReverse };
   enum class Cut : uint8_t {
-    kContiguous,    // one bucket per stage
-    kBucketed,      // one bucket per home: the embedding, each layer, the head
-    kBucketedElems  // a bucket is closed once it holds at least bucket_elems elements
+    kContiguous,     // one bucket per chunk of the stage
+    kBucketed,       // one bucket per home: the embedding, each layer, the head
+    kBucketedElems,  // a bucket is closed once it holds at least bucket_elems elements
+    kParam,          // one bucket per parameter
+    kDim0,  // one bucket per parameter, cut in ceil chunks of rows (FSDP2); padded to n equal
+            // chunks
+    // Megatron-Core's distributed optimizer: reverse, starts at multiples of 64, ends at multiples
+    // of lcm(n, 128), buckets of bucket_elems (0: max(40M, 1M * dp * cp)) in the first chunk and
+    // one bucket in the others, tied parameters apart; with zero=0 no alignment.
+    kMegatron
   };
   Order order = Order::kForward;
   Cut cut = Cut::kBucketed;
-  int64_t bucket_elems = 0;     // kBucketedElems only
+  int64_t bucket_elems = 0;     // kBucketedElems and kMegatron only
   int64_t start_alignment = 1;  // each parameter starts at a multiple of it inside its bucket
   int64_t end_alignment = 1;
   int64_t end_alignment_per_dp = 1;
@@ -48,25 +56,50 @@ struct Role {
   int32_t tp = 0;
   int32_t dp = 0;
   int32_t pp = 0;
+  int32_t cp = 0;
   friend bool operator==(const Role&, const Role&) = default;
+};
+
+// Coordinates of the same rank in the grid of the experts.
+struct ExpertRole {
+  int32_t etp = 0;
+  int32_t ep = 0;
+  int32_t edp = 0;
+  int32_t pp = 0;
+  friend bool operator==(const ExpertRole&, const ExpertRole&) = default;
 };
 
 struct Layout {
   int32_t tp = 1;
   int32_t pp = 1;
   int32_t dp = 1;
-  int32_t zero = 0;  // 0: everything replicated over dp; 1: master and moments cut over dp
+  // Cut over dp: 0 nothing, 1 master and moments, 2 gradients too, 3 parameters too.
+  int32_t zero = 0;
   BufferRule buffer = {};
-  std::vector<int32_t> split = {};  // layers per stage; empty: balanced
+  std::vector<int32_t> split = {};  // layers per chunk, pp * vpp of them; empty: balanced
   std::vector<RankId> ranks = {};   // rank at each position; empty: position p is rank p
-  // Axes from the smallest stride to the largest; a permutation of tp, dp, pp.
+  // Axes from the smallest stride to the largest; a permutation of tp, cp, dp, pp. cp left out
+  // follows tp; ep may stand in it and means nothing, as in Megatron's strings.
   std::string order = "tp-dp-pp";
+  int32_t cp = 1;  // context parallelism: replicas as dp is
+  int32_t ep = 1;  // the experts' own grid over the same positions: etp x ep x edp x pp
+  int32_t etp = 1;
+  int32_t vpp = 1;  // chunks of layers per stage; chunk c lies on stage c mod pp
+  // A permutation of etp, ep, edp, pp; empty: `order` with "etp-ep" for tp and edp for dp. With
+  // ep=1 and etp=1 the positions of a stage in their order are edp.
+  std::string eorder = {};
 
-  int32_t world_size() const { return tp * pp * dp; }
+  int32_t world_size() const { return tp * cp * pp * dp; }
+  int32_t edp() const { return tp * cp * dp / (etp * ep); }
+  // Megatron's rule: with ep=1 and etp=tp experts are parameters like any other.
+  bool ExpertsHaveOwnGrid() const { return ep != 1 || etp != tp; }
   int32_t PositionOf(const Role& role) const;
   Role RoleAt(int32_t position) const;
-  int32_t Stride(
-      std::string_view axis) const;  // distance in positions of neighbours on "tp", "dp" or "pp"
+  ExpertRole ExpertRoleAt(int32_t position) const;
+  // Distance in positions of neighbours on "tp", "cp", "dp" or "pp".
+  int32_t Stride(std::string_view axis) const;
+  int32_t ExpertStride(std::string_view axis) const;  // on "etp", "ep", "edp" or "pp"
+  bool EdpIsTheStage() const { return ep == 1 && etp == 1 && eorder.empty(); }
   RankId RankAt(int32_t position) const;
   std::optional<int32_t> PositionOfRank(
       RankId rank) const;  // none: the rank is idle in this layout
@@ -77,12 +110,16 @@ struct Layout {
     int32_t begin = 0;
     int32_t end = 0;
   };
-  LayerRange LayersOf(int32_t stage, int32_t num_layers) const;
+  LayerRange LayersOf(int32_t stage, int32_t num_layers) const;  // vpp must be 1
   int32_t StageOfLayer(int32_t layer, int32_t num_layers) const;
+  int32_t num_chunks() const { return pp * vpp; }
+  LayerRange LayersOfChunk(int32_t chunk, int32_t num_layers) const;
+  int32_t ChunkOfLayer(int32_t layer, int32_t num_layers) const;
 
   // Degrees positive, ranks distinct, as many as the degrees need and all below `num_ranks` (if
-  // given), split has pp entries that sum to num_layers, zero in 0..1, order a permutation. The
-  // error names values and what would be right.
+  // given), split has pp * vpp entries that sum to num_layers, zero in 0..3, the experts' grid
+  // covers the same positions with the same stages, orders are permutations. The error names values
+  // and what would be right.
   Status Validate(int32_t num_layers, std::optional<int32_t> num_ranks) const;
   // The same without what depends on the model.
   Status ValidateRanks(std::optional<int32_t> num_ranks) const;
@@ -94,11 +131,12 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-// Parses "tp=2,pp=2,dp=2,zero=1,zero_order=forward-bucketed,split=4+3,ranks=0-3+6,order=tp-dp-pp".
-// zero_order = (forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N].
-// Degrees left out are 1; `dp` left out is num_ranks / (tp * pp) if `ranks=` or num_ranks fixes it,
-// else 1. Keys that this version does not have (cp, ep, etp, vpp, eorder; zero above 1) are refused
-// by name.
+// Parses "tp=2,pp=2,dp=2,cp=1,ep=4,etp=1,vpp=1,zero=1,zero_order=forward-bucketed,split=4+3,
+// ranks=0-3+6,order=tp-cp-dp-pp,eorder=etp-ep-edp-pp" (no blanks).
+// zero_order = (forward|reverse)-(contiguous|bucketed|bucketed:ELEMS|param|dim0)
+//              [-start:N][-end:N][-endx:N] | megatron[:ELEMS].
+// Degrees left out are 1; `dp` left out is num_ranks / (tp * cp * pp) if `ranks=` or num_ranks
+// fixes it, else 1.
 Result<Layout> ParseLayout(std::string_view spec, std::optional<int32_t> num_ranks = std::nullopt);
 
 // The `ranks=` form of a list of ranks: {0, 1, 2, 3, 6} is "0-3+6".

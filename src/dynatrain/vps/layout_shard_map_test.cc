@@ -105,17 +105,30 @@ TEST(LayoutShardMapProperty, MatchesTheElementOracle) {
   }
 }
 
+TEST(LayoutShardMapProperty, MatchesTheElementOracleOverAllAxes) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    Random random(seed);
+    const std::shared_ptr<const StateCatalog> catalog = testing::RandomWideCatalog(&random);
+    const Layout layout = testing::RandomWideLayout(&random, *catalog);
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, layout.ToString()));
+    const auto map = LayoutShardMap::Make(catalog, layout);
+    ASSERT_TRUE(map.ok()) << map.status().ToString();
+    const ElementOracle oracle(*catalog, layout);
+    ExpectMapMatchesOracle(**map, oracle, &random);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(LayoutShardMapProperty, BucketsDescribeTheBuffers) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Random random(seed);
-    const std::shared_ptr<const StateCatalog> catalog = testing::RandomCatalog(&random, 0);
-    const Layout layout = testing::RandomLayout(&random, *catalog, 0);
+    const std::shared_ptr<const StateCatalog> catalog = testing::RandomWideCatalog(&random);
+    const Layout layout = testing::RandomWideLayout(&random, *catalog);
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, layout.ToString()));
     const auto map = *LayoutShardMap::Make(catalog, layout);
     for (const RankId rank : map->Ranks()) {
-      const Role role = *layout.RoleOfRank(rank);
       const std::vector<Buffer> buffers = map->BuffersOf(rank);
-      const std::vector<Bucket> buckets = map->BucketsOf(role.pp, role.tp);
+      const std::vector<Bucket> buckets = map->BucketsOfRank(rank);
       size_t seen = 0;
       for (size_t b = 0; b < buckets.size(); ++b) {
         for (const Kind kind :
@@ -130,8 +143,11 @@ TEST(LayoutShardMapProperty, BucketsDescribeTheBuffers) {
           ++seen;
           const Buffer& buffer = buffers.at(static_cast<size_t>(*index));
           EXPECT_EQ(buffer.kind, kind);
-          EXPECT_EQ(buffer.elems,
-                    map->CutOverDp(kind) ? buckets[b].elems / layout.dp : buckets[b].elems);
+          EXPECT_EQ(
+              buffer.elems,
+              map->CutOverDp(kind)
+                  ? buckets[b].elems / (buckets[b].experts ? layout.edp() : layout.dp * layout.cp)
+                  : buckets[b].elems);
           EXPECT_THAT(buffer.name,
                       ::testing::StartsWith(fmt::format("{}/{}", KindName(kind), buckets[b].name)));
         }

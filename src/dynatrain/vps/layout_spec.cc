@@ -75,7 +75,16 @@ Result<std::vector<int32_t>> ParseSplit(std::string_view value) {
 }
 
 constexpr std::string_view kBufferRuleForm =
-    "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N]";
+    "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS|param|dim0)"
+    "[-start:N][-end:N][-endx:N] or megatron[:ELEMS]";
+
+std::optional<BufferRule::Cut> CutOf(std::string_view name) {
+  if (name == "contiguous") return BufferRule::Cut::kContiguous;
+  if (name == "bucketed") return BufferRule::Cut::kBucketed;
+  if (name == "param") return BufferRule::Cut::kParam;
+  if (name == "dim0") return BufferRule::Cut::kDim0;
+  return std::nullopt;
+}
 
 Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
   const size_t colon = part.find(':');
@@ -87,8 +96,8 @@ Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
   const bool positive = number && *number >= 1;
   if (index == 0 && bare && (name == "forward" || name == "reverse")) {
     rule->order = name == "forward" ? BufferRule::Order::kForward : BufferRule::Order::kReverse;
-  } else if (index == 1 && bare && (name == "contiguous" || name == "bucketed")) {
-    rule->cut = name == "contiguous" ? BufferRule::Cut::kContiguous : BufferRule::Cut::kBucketed;
+  } else if (index == 1 && bare && CutOf(name)) {
+    rule->cut = *CutOf(name);
   } else if (index == 1 && positive && name == "bucketed") {
     rule->cut = BufferRule::Cut::kBucketedElems;
     rule->bucket_elems = *number;
@@ -106,6 +115,17 @@ Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
 
 Result<BufferRule> ParseBufferRule(std::string_view value) {
   BufferRule rule;
+  if (value == "megatron" || value.starts_with("megatron:")) {
+    rule.order = BufferRule::Order::kReverse;
+    rule.cut = BufferRule::Cut::kMegatron;
+    if (value == "megatron") return rule;
+    const auto elems = ParseInteger<int64_t>(value.substr(value.find(':') + 1));
+    if (!elems || *elems < 1) {
+      return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
+    }
+    rule.bucket_elems = *elems;
+    return rule;
+  }
   const std::vector<std::string_view> parts = SplitText(value, '-');
   if (parts.size() < 2)
     return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
@@ -118,6 +138,9 @@ Result<BufferRule> ParseBufferRule(std::string_view value) {
 }
 
 std::string FormatBufferRule(const BufferRule& rule) {
+  if (rule.cut == BufferRule::Cut::kMegatron) {
+    return rule.bucket_elems == 0 ? "megatron" : fmt::format("megatron:{}", rule.bucket_elems);
+  }
   std::string text = rule.order == BufferRule::Order::kForward ? "forward-" : "reverse-";
   switch (rule.cut) {
     case BufferRule::Cut::kContiguous:
@@ -129,6 +152,14 @@ std::string FormatBufferRule(const BufferRule& rule) {
     case BufferRule::Cut::kBucketedElems:
       text += fmt::format("bucketed:{}", rule.bucket_elems);
       break;
+    case BufferRule::Cut::kParam:
+      text += "param";
+      break;
+    case BufferRule::Cut::kDim0:
+      text += "dim0";
+      break;
+    case BufferRule::Cut::kMegatron:
+      DT_CHECK_MSG(false, "formatted above");
   }
   if (rule.start_alignment != 1) text += fmt::format("-start:{}", rule.start_alignment);
   if (rule.end_alignment != 1) text += fmt::format("-end:{}", rule.end_alignment);
@@ -136,17 +167,23 @@ std::string FormatBufferRule(const BufferRule& rule) {
   return text;
 }
 
-// Keys whose value is one whole number or list, and those of later versions.
+int32_t* DegreeField(std::string_view key, Layout* layout) {
+  if (key == "tp") return &layout->tp;
+  if (key == "pp") return &layout->pp;
+  if (key == "dp") return &layout->dp;
+  if (key == "cp") return &layout->cp;
+  if (key == "ep") return &layout->ep;
+  if (key == "etp") return &layout->etp;
+  if (key == "vpp") return &layout->vpp;
+  return nullptr;
+}
+
 Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
-  if (key == "tp" || key == "pp" || key == "dp") {
-    DT_ASSIGN_OR_RETURN((key == "tp"   ? layout->tp
-                         : key == "pp" ? layout->pp
-                                       : layout->dp),
-                        ParseDegree(key, value));
+  if (int32_t* degree = DegreeField(key, layout); degree != nullptr) {
+    DT_ASSIGN_OR_RETURN(*degree, ParseDegree(key, value));
   } else if (key == "zero") {
     const std::optional<int32_t> zero = ParseInteger<int32_t>(value);
-    if (!zero || *zero > 3) return InvalidArgument("zero={}: right is 0 or 1", value);
-    if (*zero > 1) return InvalidArgument("zero={} is not available yet; right is 0 or 1", value);
+    if (!zero || *zero > 3) return InvalidArgument("zero={}: right is 0, 1, 2 or 3", value);
     layout->zero = *zero;
   } else if (key == "zero_order") {
     DT_ASSIGN_OR_RETURN(layout->buffer, ParseBufferRule(value));
@@ -156,12 +193,8 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
     DT_ASSIGN_OR_RETURN(layout->ranks, ParseRanks(value));
   } else if (key == "order") {
     layout->order = value;
-  } else if (key == "cp" || key == "ep" || key == "etp" || key == "vpp") {
-    DT_ASSIGN_OR_RETURN(const int32_t degree, ParseDegree(key, value));
-    if (degree > 1)
-      return InvalidArgument("{}={} is not available yet; right is {}=1", key, value, key);
   } else if (key == "eorder") {
-    return InvalidArgument("eorder={} is not available yet; leave it out", value);
+    layout->eorder = value;
   } else {
     return InvalidArgument(
         "unknown key '{}'; known are tp, pp, dp, zero, zero_order, split, ranks, order, cp, ep, "
@@ -172,12 +205,14 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
 }
 
 Result<int32_t> DegreeOfDataParallel(const Layout& layout, std::optional<int32_t> num_ranks) {
-  const int64_t others = int64_t{layout.tp} * layout.pp;
+  const int64_t others = int64_t{layout.tp} * layout.cp * layout.pp;
   if (!layout.ranks.empty()) {
     const auto count = static_cast<int64_t>(layout.ranks.size());
     if (count % others != 0) {
-      return InvalidArgument("ranks={} has {} ranks, tp={},pp={} needs a multiple of {}",
-                             FormatRanks(layout.ranks), count, layout.tp, layout.pp, others);
+      return InvalidArgument("ranks={} has {} ranks, tp={},{}pp={} needs a multiple of {}",
+                             FormatRanks(layout.ranks), count, layout.tp,
+                             layout.cp == 1 ? "" : fmt::format("cp={},", layout.cp), layout.pp,
+                             others);
     }
     return static_cast<int32_t>(count / others);
   }
@@ -225,11 +260,16 @@ std::string Layout::ToString() const {
   if (tp != 1) text += fmt::format("tp={},", tp);
   if (pp != 1) text += fmt::format("pp={},", pp);
   text += fmt::format("dp={}", dp);
+  if (cp != 1) text += fmt::format(",cp={}", cp);
+  if (ep != 1) text += fmt::format(",ep={}", ep);
+  if (etp != 1) text += fmt::format(",etp={}", etp);
+  if (vpp != 1) text += fmt::format(",vpp={}", vpp);
   if (zero != 0) text += fmt::format(",zero={}", zero);
   if (buffer != plain.buffer) text += fmt::format(",zero_order={}", FormatBufferRule(buffer));
   if (!split.empty()) text += fmt::format(",split={}", fmt::join(split, "+"));
   if (!ranks.empty()) text += fmt::format(",ranks={}", FormatRanks(ranks));
   if (order != plain.order) text += fmt::format(",order={}", order);
+  if (!eorder.empty()) text += fmt::format(",eorder={}", eorder);
   return text;
 }
 

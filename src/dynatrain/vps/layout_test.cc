@@ -97,15 +97,19 @@ TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {
             "tp=60000,pp=60000,dp=60000 needs more than 16777216 ranks");
   EXPECT_THAT(ErrorOf("sp=2"), ::testing::StartsWith("unknown key 'sp'; known are tp, pp, dp,"));
   EXPECT_EQ(ErrorOf("order=tp-pp"),
-            "order=tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
+            "order=tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp or "
+            "order=tp-cp-ep-dp-pp");
   EXPECT_EQ(ErrorOf("order=tp-tp-pp"),
-            "order=tp-tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp");
+            "order=tp-tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp or "
+            "order=tp-cp-ep-dp-pp");
   EXPECT_EQ(ErrorOf("pp=2,split=4"), "split=4 has 1 stages, pp=2 needs 2");
   EXPECT_EQ(ErrorOf("pp=2,split=4+x"),
             "split=4+x: 'x' is no number of layers; right is one per stage, as in split=4+3");
   EXPECT_EQ(ErrorOf("zero_order=forward"),
             "zero_order=forward: right is "
-            "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS)[-start:N][-end:N][-endx:N]");
+            "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS|param|dim0)[-start:N][-end:N][-"
+            "endx:N] "
+            "or megatron[:ELEMS]");
   EXPECT_THAT(ErrorOf("zero_order=forward-bucketed:0"),
               ::testing::StartsWith("zero_order=forward-bucketed:0: 'bucketed:0' does not fit"));
   EXPECT_THAT(ErrorOf("zero_order=forward-bucketed-pad:2"),
@@ -124,12 +128,63 @@ TEST(ParseLayout, RefusesRanksThatDoNotFit) {
   EXPECT_EQ(ErrorOf("ranks=0-2147483647"), "ranks=0-2147483647: more than 16777216 ranks");
 }
 
-TEST(ParseLayout, RefusesWhatThisVersionLacksByName) {
-  EXPECT_TRUE(ParseLayout("tp=2,cp=1,ep=1,etp=1,vpp=1").ok());
-  EXPECT_EQ(ErrorOf("ep=2"), "ep=2 is not available yet; right is ep=1");
-  EXPECT_EQ(ErrorOf("vpp=4"), "vpp=4 is not available yet; right is vpp=1");
-  EXPECT_EQ(ErrorOf("zero=3"), "zero=3 is not available yet; right is 0 or 1");
-  EXPECT_EQ(ErrorOf("zero=4"), "zero=4: right is 0 or 1");
+TEST(ParseLayout, ReadsTheGridOfTheExperts) {
+  const Layout l = *ParseLayout("tp=2,cp=2,pp=2,dp=2,ep=4,zero=3");
+  EXPECT_EQ(l.world_size(), 16);
+  EXPECT_EQ(l.edp(), 2);
+  EXPECT_TRUE(l.ExpertsHaveOwnGrid());
+  EXPECT_EQ(l.Stride("cp"), 2);
+  EXPECT_EQ(l.Stride("dp"), 4);
+  EXPECT_EQ(l.Stride("pp"), 8);
+  EXPECT_EQ(l.ExpertStride("ep"), 1);
+  EXPECT_EQ(l.ExpertStride("edp"), 4);
+  EXPECT_EQ(l.ExpertRoleAt(14), (ExpertRole{.etp = 0, .ep = 2, .edp = 1, .pp = 1}));
+  EXPECT_EQ(l.RoleAt(14), (Role{.tp = 0, .dp = 1, .pp = 1, .cp = 1}));
+  EXPECT_EQ(ParseLayout("tp=2,cp=2", 12)->dp, 3);
+  EXPECT_FALSE(ParseLayout("tp=2,etp=2")->ExpertsHaveOwnGrid());
+  EXPECT_TRUE(ParseLayout("tp=2")->ExpertsHaveOwnGrid());
+}
+
+// Megatron-Core's formulas for the default orders, rank by rank.
+TEST(ParseLayout, OrdersAreMegatrons) {
+  const Layout l = *ParseLayout("tp=2,cp=2,dp=6,pp=3,ep=4,etp=2,order=tp-cp-ep-dp-pp");
+  for (int32_t rank = 0; rank < l.world_size(); ++rank) {
+    const Role r = l.RoleAt(rank);
+    EXPECT_EQ(rank, r.tp + 2 * (r.cp + 2 * (r.dp + 6 * r.pp)));
+    const ExpertRole e = l.ExpertRoleAt(rank);
+    EXPECT_EQ(rank, e.etp + 2 * (e.ep + 4 * (e.edp + 3 * e.pp)));
+  }
+}
+
+TEST(ParseLayout, RefusesGridsThatDoNotFitEachOther) {
+  EXPECT_EQ(
+      ErrorOf("tp=2,dp=3,ep=4"),
+      "ep=4,etp=1: 6 positions per stage (tp=2,cp=1,dp=3) are not a multiple of ep * etp = 4");
+  EXPECT_EQ(
+      ErrorOf("tp=2,pp=2,dp=2,ep=4,order=tp-pp-dp"),
+      "order=tp-cp-pp-dp,eorder=etp-ep-pp-edp: stages must be the same in both grids, but lie 2 "
+      "and 4 positions apart; right is pp last in both");
+  EXPECT_EQ(ErrorOf("eorder=tp-ep-dp-pp"),
+            "eorder=tp-ep-dp-pp: it must name etp, ep, edp and pp once each, as in "
+            "eorder=etp-ep-edp-pp");
+  EXPECT_EQ(ErrorOf("zero=4"), "zero=4: right is 0, 1, 2 or 3");
+  EXPECT_EQ(ErrorOf("zero_order=forward-dim0-end:2"),
+            "zero_order: dim0 cuts whole rows and takes no alignment");
+  EXPECT_THAT(ErrorOf("zero_order=megatron:0"),
+              ::testing::StartsWith("zero_order=megatron:0: right is"));
+  EXPECT_EQ(ErrorOf("pp=2,vpp=2,split=2+2"), "split=2+2 has 2 chunks, pp=2,vpp=2 needs 4");
+}
+
+// C11: chunks of virtual stages name global layers.
+TEST(CaseC11, VirtualStagesWithAShortLastChunk) {
+  const Layout l = *ParseLayout("pp=2,vpp=2,split=2+2+2+1");
+  std::vector<int32_t> stages;
+  for (int32_t layer = 0; layer < 7; ++layer) stages.push_back(l.StageOfLayer(layer, 7));
+  EXPECT_THAT(stages, ElementsAre(0, 0, 1, 1, 0, 0, 1));
+  const Layout even = *ParseLayout("pp=2,vpp=2");
+  for (int32_t layer = 0; layer < 7; ++layer) {
+    EXPECT_EQ(even.ChunkOfLayer(layer, 7), l.ChunkOfLayer(layer, 7));
+  }
 }
 
 TEST(LayoutProperty, PrintsWhatItParses) {
@@ -137,8 +192,8 @@ TEST(LayoutProperty, PrintsWhatItParses) {
   std::set<std::string> specs;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     Random random(seed);
-    const auto catalog = testing::RandomCatalog(&random, 0);
-    const Layout layout = testing::RandomLayout(&random, *catalog, 0);
+    const auto catalog = testing::RandomWideCatalog(&random);
+    const Layout layout = testing::RandomWideLayout(&random, *catalog);
     const Result<Layout> parsed = ParseLayout(layout.ToString());
     ASSERT_TRUE(parsed.ok()) << "seed " << seed << ": " << parsed.status().ToString();
     EXPECT_EQ(*parsed, layout) << "seed " << seed << ": " << layout.ToString();

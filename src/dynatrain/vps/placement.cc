@@ -11,14 +11,14 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-int32_t StageOfHome(const Home& home, const Layout& layout, int32_t num_layers) {
+int32_t ChunkOfHome(const Home& home, const Layout& layout, int32_t num_layers) {
   switch (home.place) {
     case Home::Place::kEmbedding:
       return 0;
     case Home::Place::kLayer:
-      return layout.StageOfLayer(home.layer, num_layers);
+      return layout.ChunkOfLayer(home.layer, num_layers);
     case Home::Place::kHead:
-      return layout.pp - 1;
+      return layout.num_chunks() - 1;
   }
   DT_CHECK_MSG(false, "unknown place");
 }
@@ -37,40 +37,53 @@ std::string NameOfHome(const Home& home) {
 
 }  // namespace
 
-Box TensorParallelBox(const Parameter& parameter, int32_t tp_degree, int32_t tp) {
-  Coords lo = Coords::Filled(parameter.shape.dims(), 0);
-  Coords hi = parameter.shape;
-  if (const int axis = parameter.split.axis; axis >= 0) {
-    const AxisRange range = SplitAxis(parameter.split, parameter.shape[axis], tp_degree, tp);
-    lo[axis] = range.begin;
-    hi[axis] = range.end;
+Placement::Placement(const StateCatalog& catalog, const Layout& layout)
+    : catalog_(catalog), layout_(layout), grids_{Grid::Dense(layout), Grid::OfExperts(layout)} {
+  PlaceItems();
+  SortItems();
+  for (const GridIndex grid : {kDense, kExperts}) {
+    const int32_t parts = grids_[grid].parts().parts();
+    for (int32_t stage = 0; stage < layout.pp; ++stage) {
+      for (int32_t part = 0; part < parts; ++part) {
+        parts_[grid].push_back(MakePart(grid, stage, part));
+      }
+    }
   }
-  return {lo, hi};
 }
 
-Placement::Placement(const StateCatalog& catalog, const Layout& layout)
-    : catalog_(catalog), tp_(layout.tp), rule_(layout.buffer) {
-  PlaceItems(layout);
-  parts_.reserve(static_cast<size_t>(layout.pp) * static_cast<size_t>(layout.tp));
-  for (int32_t stage = 0; stage < layout.pp; ++stage) {
-    for (int32_t tp = 0; tp < layout.tp; ++tp) parts_.push_back(MakePart(layout, stage, tp));
-  }
+Placement::GridIndex Placement::GridOf(ParameterId parameter) const {
+  const bool experts =
+      catalog_.parameters()[static_cast<size_t>(parameter)].experts && layout_.ExpertsHaveOwnGrid();
+  return experts ? kExperts : kDense;
+}
+
+const std::vector<Placement::Item>& Placement::ItemsOf(GridIndex grid, int32_t stage,
+                                                       int32_t part) const {
+  const PartGrid& parts = grids_[grid].parts();
+  return items_[grid][static_cast<size_t>(stage * parts.expert_degree + part / parts.split_degree)];
 }
 
 // The class of each parameter. Trainable classes come first, each in the order of the catalog.
 std::vector<int32_t> Placement::ClassifyParameters() {
   std::vector<BufferClass> keys;
-  for (const Parameter& p : catalog_.parameters()) {
-    BufferClass key{
-        .trainable = p.trainable, .dtype = std::nullopt, .suffix = p.trainable ? "" : ".frozen"};
+  for (size_t id = 0; id < catalog_.parameters().size(); ++id) {
+    const Parameter& p = catalog_.parameters()[id];
+    BufferClass key{.trainable = p.trainable,
+                    .experts = GridOf(static_cast<ParameterId>(id)) == kExperts,
+                    .dtype = std::nullopt,
+                    .suffix = ""};
     for (const KindSpec& spec : p.kinds) {
       if (spec.kind == Kind::kParam) key.dtype = spec.dtype;
     }
+    if (key.experts) key.suffix += ".experts";
+    if (!key.trainable) key.suffix += ".frozen";
     if (key.dtype && !keys.empty() && key.dtype != keys.front().dtype) {
       key.suffix += fmt::format(".{}", DTypeName(*key.dtype));
     }
     keys.push_back(key);
-    if (std::find(classes_.begin(), classes_.end(), key) == classes_.end()) classes_.push_back(key);
+    if (std::find(classes_.begin(), classes_.end(), key) == classes_.end()) {
+      classes_.push_back(key);
+    }
   }
   std::stable_partition(classes_.begin(), classes_.end(),
                         [](const BufferClass& c) { return c.trainable; });
@@ -82,89 +95,146 @@ std::vector<int32_t> Placement::ClassifyParameters() {
   return class_of;
 }
 
-void Placement::PlaceItems(const Layout& layout) {
+void Placement::PlaceItems() {
   const std::vector<int32_t> class_of = ClassifyParameters();
-  items_.resize(static_cast<size_t>(layout.pp));
-  sites_.resize(catalog_.parameters().size());
-  for (size_t p = 0; p < catalog_.parameters().size(); ++p) {
-    std::vector<Home> homes = catalog_.parameters()[p].homes;
-    std::sort(homes.begin(), homes.end());
-    int32_t last_stage = -1;
-    for (const Home& home : homes) {
-      const int32_t stage = StageOfHome(home, layout, catalog_.num_layers());
-      if (stage == last_stage) continue;
-      last_stage = stage;
-      items_[static_cast<size_t>(stage)].push_back(
-          {static_cast<ParameterId>(p), home, class_of[p]});
-    }
+  for (const GridIndex grid : {kDense, kExperts}) {
+    items_[grid].resize(static_cast<size_t>(layout_.pp * grids_[grid].parts().expert_degree));
   }
-  const bool reverse = rule_.order == BufferRule::Order::kReverse;
-  for (int32_t stage = 0; stage < layout.pp; ++stage) {
-    std::vector<Item>& items = items_[static_cast<size_t>(stage)];
-    std::stable_sort(items.begin(), items.end(),
-                     [](const Item& a, const Item& b) { return a.home < b.home; });
-    if (reverse) std::reverse(items.begin(), items.end());
-    std::stable_sort(items.begin(), items.end(),
-                     [](const Item& a, const Item& b) { return a.buffer_class < b.buffer_class; });
-    for (size_t i = 0; i < items.size(); ++i) {
-      sites_[static_cast<size_t>(items[i].parameter)].push_back({stage, static_cast<int32_t>(i)});
+  for (size_t id = 0; id < catalog_.parameters().size(); ++id) {
+    const Parameter& p = catalog_.parameters()[id];
+    const GridIndex grid = GridOf(static_cast<ParameterId>(id));
+    const PartGrid& parts = grids_[grid].parts();
+    // A parameter without elements lies in no group; a stack lies in all.
+    const AxisRange groups = ExpertGroupsOf(p, parts, Box::Whole(p.shape));
+    std::vector<Home> homes = p.homes;
+    std::sort(homes.begin(), homes.end());
+    std::vector<int32_t> stages;
+    for (const Home& home : homes) {
+      const int32_t chunk = ChunkOfHome(home, layout_, catalog_.num_layers());
+      const int32_t stage = chunk % layout_.pp;
+      if (std::find(stages.begin(), stages.end(), stage) != stages.end()) continue;
+      stages.push_back(stage);
+      for (int64_t group = groups.begin; group < groups.end; ++group) {
+        items_[grid][static_cast<size_t>(stage * parts.expert_degree + group)].push_back(
+            {static_cast<ParameterId>(id), home, chunk, class_of[id]});
+      }
     }
   }
 }
 
+void Placement::SortItems() {
+  sites_.resize(catalog_.parameters().size());
+  for (const GridIndex grid : {kDense, kExperts}) {
+    const int32_t groups = grids_[grid].parts().expert_degree;
+    for (size_t list = 0; list < items_[grid].size(); ++list) {
+      std::vector<Item>& items = items_[grid][list];
+      std::stable_sort(items.begin(), items.end(),
+                       [](const Item& a, const Item& b) { return a.home < b.home; });
+      if (layout_.buffer.order == BufferRule::Order::kReverse) {
+        std::reverse(items.begin(), items.end());
+      }
+      std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+        return a.buffer_class < b.buffer_class;
+      });
+      for (size_t i = 0; i < items.size(); ++i) {
+        sites_[static_cast<size_t>(items[i].parameter)].push_back(
+            {static_cast<int32_t>(list) / groups, static_cast<int32_t>(list) % groups,
+             static_cast<int32_t>(i)});
+      }
+    }
+  }
+}
+
+bool Placement::IsTied(const Item& item) const {
+  return ParameterOf(item).homes.size() > 1 && layout_.pp > 1;
+}
+
 bool Placement::ClosesRun(const Item& last, const Item& next, int64_t real_elems) const {
-  if (last.buffer_class != next.buffer_class) return true;
-  switch (rule_.cut) {
+  if (last.buffer_class != next.buffer_class || last.chunk != next.chunk) return true;
+  const BufferRule& rule = layout_.buffer;
+  switch (rule.cut) {
     case BufferRule::Cut::kContiguous:
       return false;
     case BufferRule::Cut::kBucketed:
       return last.home != next.home;
     case BufferRule::Cut::kBucketedElems:
-      return real_elems >= rule_.bucket_elems;
+      return real_elems >= rule.bucket_elems;
+    case BufferRule::Cut::kParam:
+    case BufferRule::Cut::kDim0:
+      return true;
+    case BufferRule::Cut::kMegatron: {
+      if (IsTied(last) || IsTied(next)) return true;
+      const int64_t replicas = int64_t{layout_.dp} * layout_.cp;
+      const int64_t close_at = rule.bucket_elems > 0
+                                   ? rule.bucket_elems
+                                   : std::max<int64_t>(40'000'000, 1'000'000 * replicas);
+      return next.chunk == 0 && real_elems >= close_at;
+    }
   }
   DT_CHECK_MSG(false, "unknown cut");
 }
 
-Placement::Part Placement::MakePart(const Layout& layout, int32_t stage, int32_t tp) const {
-  const std::vector<Item>& items = ItemsOf(stage);
-  const int64_t end_alignment =
-      layout.zero == 0 ? rule_.end_alignment
-                       : std::lcm(rule_.end_alignment, rule_.end_alignment_per_dp * layout.dp);
-  Part part;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i == 0 || ClosesRun(items[i - 1], items[i], part.runs.back().real_elems)) {
-      part.runs.push_back({.begin = static_cast<int32_t>(i)});
-    }
-    Run& run = part.runs.back();
-    const int64_t elems =
-        TensorParallelBox(catalog_.parameters()[static_cast<size_t>(items[i].parameter)], tp_, tp)
-            .elems();
-    const int64_t offset =
-        elems == 0 ? run.real_elems : RoundUp(run.real_elems, rule_.start_alignment);
-    part.run_of.push_back(static_cast<int32_t>(part.runs.size()) - 1);
-    part.offsets.push_back(offset);
-    run.end = static_cast<int32_t>(i) + 1;
-    run.real_elems = offset + elems;
-    run.elems = RoundUp(run.real_elems, end_alignment);
-  }
-  return part;
+int64_t Placement::StartAlignment() const {
+  if (layout_.buffer.cut != BufferRule::Cut::kMegatron) return layout_.buffer.start_alignment;
+  return layout_.zero == 0 ? 1 : 64;
 }
 
-std::string Placement::NameOf(int32_t stage, int32_t tp, int32_t run) const {
-  const std::vector<Run>& runs = PartOf(stage, tp).runs;
-  const auto item_of = [&](int32_t r) -> const Item& {
-    return ItemsOf(stage)[static_cast<size_t>(runs[static_cast<size_t>(r)].begin)];
+int64_t Placement::RunElems(GridIndex grid, int32_t part, const Item& last,
+                            int64_t real_elems) const {
+  const BufferRule& rule = layout_.buffer;
+  const int64_t slices = grids_[grid].slices();
+  if (layout_.zero == 0) return RoundUp(real_elems, rule.end_alignment);
+  if (rule.cut == BufferRule::Cut::kMegatron) {
+    return RoundUp(real_elems, std::lcm(int64_t{128}, slices));
+  }
+  if (rule.cut == BufferRule::Cut::kDim0) {
+    return RoundUp(real_elems,
+                   LocalRowElems(ParameterOf(last), grids_[grid].parts(), part) * slices);
+  }
+  return RoundUp(real_elems, std::lcm(rule.end_alignment, rule.end_alignment_per_dp * slices));
+}
+
+Placement::Part Placement::MakePart(GridIndex grid, int32_t stage, int32_t part) const {
+  const std::vector<Item>& items = ItemsOf(grid, stage, part);
+  Part made;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i == 0 || ClosesRun(items[i - 1], items[i], made.runs.back().real_elems)) {
+      made.runs.push_back({.begin = static_cast<int32_t>(i)});
+    }
+    Run& run = made.runs.back();
+    const int64_t elems = LocalElems(ParameterOf(items[i]), grids_[grid].parts(), part);
+    const int64_t offset = elems == 0 ? run.real_elems : RoundUp(run.real_elems, StartAlignment());
+    made.run_of.push_back(static_cast<int32_t>(made.runs.size()) - 1);
+    made.offsets.push_back(offset);
+    run.end = static_cast<int32_t>(i) + 1;
+    run.real_elems = offset + elems;
+    run.elems = RunElems(grid, part, items[i], run.real_elems);
+  }
+  return made;
+}
+
+std::string Placement::NameOf(GridIndex grid, int32_t stage, int32_t part, int32_t run) const {
+  const std::vector<Run>& runs = PartOf(grid, stage, part).runs;
+  const std::vector<Item>& items = ItemsOf(grid, stage, part);
+  const auto first_of = [&](int32_t r) -> const Item& {
+    return items[static_cast<size_t>(runs[static_cast<size_t>(r)].begin)];
   };
-  const Item& first = item_of(run);
+  const Item& first = first_of(run);
   const std::string& suffix = classes_[static_cast<size_t>(first.buffer_class)].suffix;
-  switch (rule_.cut) {
+  switch (layout_.buffer.cut) {
     case BufferRule::Cut::kContiguous:
-      return "stage" + suffix;
+      return (layout_.vpp == 1 ? "stage" : fmt::format("chunk.{}", first.chunk)) + suffix;
     case BufferRule::Cut::kBucketed:
       return NameOfHome(first.home) + suffix;
-    case BufferRule::Cut::kBucketedElems: {
+    case BufferRule::Cut::kParam:
+    case BufferRule::Cut::kDim0:
+      return ParameterOf(first).name;
+    case BufferRule::Cut::kBucketedElems:
+    case BufferRule::Cut::kMegatron: {
       int32_t number = 0;  // among the runs of the same class
-      while (number < run && item_of(run - number - 1).buffer_class == first.buffer_class) ++number;
+      while (number < run && first_of(run - number - 1).buffer_class == first.buffer_class) {
+        ++number;
+      }
       return fmt::format("bucket.{}{}", number, suffix);
     }
   }

@@ -4,6 +4,8 @@
 #include <array>
 #include <numeric>
 
+#include "dynatrain/vps/local_tensor.h"
+
 namespace dynatrain::vps::testing {
 
 namespace {
@@ -123,6 +125,159 @@ Layout RandomLayout(Random* random, const StateCatalog& catalog, int32_t tp) {
     ranks.resize(static_cast<size_t>(layout.world_size()));
     layout.ranks = ranks;
   }
+  return layout;
+}
+
+namespace {
+
+Split RandomWideSplit(Random* random, const Shape& shape) {
+  const auto axis = static_cast<int>(random->Between(0, shape.dims() - 1));
+  switch (random->Between(0, 6)) {
+    case 0:
+      return Split::None();
+    case 1:
+      return Split::Chunk(axis);
+    case 2:
+      return Split::Padded(random->Between(1, 4));
+    case 3:
+      return Split::Rows();
+    case 4:
+    case 5:
+      if (axis + 1 < shape.dims()) {
+        return Split::Groups(axis, random->Between(0, std::min<int64_t>(shape[axis + 1], 2)));
+      }
+      [[fallthrough]];
+    default:
+      return Split::Balanced(axis);
+  }
+}
+
+StoredParts RandomParts(Random* random, const Shape& shape) {
+  StoredParts parts{static_cast<int>(random->Between(0, shape.dims() - 1)), {}};
+  for (int64_t left = shape[parts.axis]; left > 0;) {
+    parts.sizes.push_back(random->Between(0, left));
+    left -= parts.sizes.back();
+  }
+  return parts;
+}
+
+Parameter RandomWideParameter(Random* random, int32_t layers) {
+  Parameter p;
+  p.shape = RandomShape(random);
+  p.homes = RandomHomes(random, layers);
+  p.kinds = RandomKinds(random);
+  p.trainable = !random->OneIn(6);
+  const int dims = p.shape.dims();
+  p.row_axes = dims == 0 ? 0 : static_cast<int>(random->Between(1, dims));
+  if (dims > 0) {
+    p.split = RandomWideSplit(random, p.shape);
+    if (random->OneIn(5)) p.stored = RandomParts(random, p.shape);
+    if (p.split.rule == Split::Rule::kGroups && p.split.axis >= 0) {
+      p.row_axes = std::max(p.row_axes, p.split.axis + 2);
+    }
+    if (p.stored) p.row_axes = std::max(p.row_axes, p.stored->axis + 1);
+  }
+  const bool padded = p.split.axis >= 0 && p.split.rule == Split::Rule::kPadded;
+  if (random->OneIn(2) && !padded) {
+    const auto count = static_cast<int32_t>(random->Between(1, 6));
+    p.experts = Experts::One(static_cast<int32_t>(random->Between(0, count - 1)), count);
+    const auto axis = static_cast<int>(random->Between(0, std::max(dims - 1, 0)));
+    const bool rows = p.split.axis >= 0 && p.split.rule == Split::Rule::kRows;
+    const bool groups = p.split.axis >= 0 && p.split.rule == Split::Rule::kGroups;
+    if (dims > 0 && axis != p.split.axis && !rows && !(groups && axis == p.split.axis + 1) &&
+        !random->OneIn(3)) {
+      p.experts = Experts::Stack(axis);
+    }
+  }
+  return p;
+}
+
+BufferRule RandomWideBufferRule(Random* random) {
+  BufferRule rule = RandomBufferRule(random);
+  if (random->OneIn(2)) return rule;
+  rule.bucket_elems = 0;
+  switch (random->Between(0, 2)) {
+    case 0:
+      rule.cut = BufferRule::Cut::kParam;
+      return rule;
+    case 1:
+      return {.order = rule.order, .cut = BufferRule::Cut::kDim0};
+    default:
+      return {.order = BufferRule::Order::kReverse,
+              .cut = BufferRule::Cut::kMegatron,
+              .bucket_elems = random->OneIn(3) ? 0 : random->Between(1, 300)};
+  }
+}
+
+std::string RandomOrder(Random* random, std::vector<std::string> axes) {
+  Shuffle(random, &axes);
+  std::string order = axes[0];
+  for (size_t i = 1; i < axes.size(); ++i) order += "-" + axes[i];
+  return order;
+}
+
+Layout DrawWideLayout(Random* random, const StateCatalog& catalog) {
+  Layout layout;
+  layout.tp = static_cast<int32_t>(random->Between(1, 6));
+  layout.pp = static_cast<int32_t>(random->Between(1, 3));
+  layout.dp = static_cast<int32_t>(random->Between(1, 4));
+  layout.cp = random->OneIn(3) ? 2 : 1;
+  layout.vpp = random->OneIn(3) ? static_cast<int32_t>(random->Between(2, 3)) : 1;
+  const auto divisor_of = [&](int32_t value) {
+    auto divisor = static_cast<int32_t>(random->Between(1, value));
+    while (value % divisor != 0) --divisor;
+    return divisor;
+  };
+  layout.ep = divisor_of(layout.tp * layout.cp * layout.dp);
+  layout.etp = divisor_of(layout.tp * layout.cp * layout.dp / layout.ep);
+  layout.zero = static_cast<int32_t>(random->Between(0, 3));
+  layout.buffer = RandomWideBufferRule(random);
+  if (random->OneIn(2)) {
+    layout.split.assign(static_cast<size_t>(layout.num_chunks()), 0);
+    for (int layer = 0; layer < catalog.num_layers(); ++layer) {
+      ++layout.split[static_cast<size_t>(random->Between(0, layout.num_chunks() - 1))];
+    }
+  }
+  if (random->OneIn(2)) layout.order = RandomOrder(random, {"tp", "cp", "dp", "pp"});
+  if (random->OneIn(3)) layout.order = RandomOrder(random, {"tp", "dp", "pp"});
+  if (random->OneIn(3)) layout.eorder = RandomOrder(random, {"etp", "ep", "edp", "pp"});
+  if (random->OneIn(2)) {
+    layout.ranks.resize(static_cast<size_t>(layout.world_size()));
+    std::iota(layout.ranks.begin(), layout.ranks.end(), random->Between(0, 3));
+    Shuffle(random, &layout.ranks);
+  }
+  return layout;
+}
+
+bool Fits(const Layout& layout, const StateCatalog& catalog) {
+  if (layout.world_size() > 24 || !layout.Validate(catalog.num_layers(), std::nullopt).ok()) {
+    return false;
+  }
+  for (const Parameter& p : catalog.parameters()) {
+    const bool experts = p.experts && layout.ExpertsHaveOwnGrid();
+    const PartGrid grid = experts ? PartGrid{layout.etp, layout.ep} : PartGrid{layout.tp, 1};
+    if (!CheckSplitFits(p, grid, "tp").ok()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<const StateCatalog> RandomWideCatalog(Random* random) {
+  auto catalog = std::make_shared<StateCatalog>();
+  const auto layers = static_cast<int32_t>(random->Between(1, 7));
+  for (int64_t i = random->Between(1, 7); i > 0; --i) {
+    Parameter p = RandomWideParameter(random, layers);
+    p.name = fmt::format("p{}", i);
+    const Status status = catalog->Add(std::move(p));
+    DT_CHECK_MSG(status.ok(), status.ToString());
+  }
+  return catalog;
+}
+
+Layout RandomWideLayout(Random* random, const StateCatalog& catalog) {
+  Layout layout = DrawWideLayout(random, catalog);
+  while (!Fits(layout, catalog)) layout = DrawWideLayout(random, catalog);
   return layout;
 }
 

@@ -19,6 +19,12 @@ std::shared_ptr<const StateCatalog> RandomCatalog(Random* random, int32_t tp);
 // A layout that fits `catalog`; `tp` 0 lets the degree vary.
 Layout RandomLayout(Random* random, const StateCatalog& catalog, int32_t tp);
 
+// The same over everything there is: experts in stacks and one by one, groups that share entries,
+// rows, padding, stored parts; cp, ep, etp, vpp, zero 0 to 3, every buffer rule, orders of both
+// grids.
+std::shared_ptr<const StateCatalog> RandomWideCatalog(Random* random);
+Layout RandomWideLayout(Random* random, const StateCatalog& catalog);
+
 // A box inside the tensor, sometimes empty, often all of it.
 Box RandomBox(Random* random, const Shape& shape);
 

@@ -123,10 +123,11 @@ class ShardMap {
   virtual uint64_t Fingerprint() const = 0;
 };
 
-// One parameter inside a bucket of a stage: its tensor-parallel box and where it starts.
+// One parameter inside a bucket of a stage, or one piece of it: its box and where it starts. A part
+// has one piece of a parameter unless its split is in groups or rows, or it is stored in parts.
 struct BucketEntry {
   ParameterId parameter;
-  Box box;         // this tp position's box, row-major in the bucket; may be empty
+  Box box;         // row-major in the bucket; may be empty
   int64_t offset;  // elements from the bucket's start
   friend bool operator==(const BucketEntry&, const BucketEntry&) = default;
 };
@@ -138,10 +139,12 @@ struct Bucket {
   std::vector<BucketEntry> entries;
   int64_t real_elems = 0;  // end of the last entry
   int64_t elems = 0;       // with padding at the end
-  bool trainable =
-      true;  // frozen parameters lie in buckets of their own, which no optimizer touches
+  // Frozen parameters lie in buckets of their own, which no optimizer touches.
+  bool trainable = true;
+  bool experts = false;  // lies in the experts' grid: equal for all edp, not all dp positions
 };
 
+struct Piece;
 class Placement;
 
 // The shard map of a layout.
@@ -156,12 +159,16 @@ class LayoutShardMap final : public ShardMap {
   const std::shared_ptr<const StateCatalog>& shared_catalog() const { return catalog_; }
 
   // The buckets of (stage, tp position), in buffer order; equal for all dp positions.
+  // Those of the experts' grid are not among them.
   std::vector<Bucket> BucketsOf(int32_t stage, int32_t tp) const;
-  // Whether `kind` is cut over dp in this layout; then a rank's buffer of bucket b has elems / dp
-  // elements.
+  // All buckets of a rank: BucketsOf its stage and tp position, then those of its experts.
+  std::vector<Bucket> BucketsOfRank(RankId rank) const;
+  // Whether `kind` is cut over dp in this layout; then a rank's buffer of bucket b has elems / n
+  // elements, n = dp * cp, or edp for a bucket of experts.
   bool CutOverDp(Kind kind) const;
   // Index in BuffersOf(rank) of the buffer that holds `kind` of bucket `bucket` (index in
-  // BucketsOf); none if no parameter of the bucket has that kind.
+  // BucketsOfRank, whose first ones are BucketsOf); none if no parameter of the bucket has that
+  // kind.
   std::optional<BufferIndex> BufferOf(RankId rank, Kind kind, int32_t bucket) const;
 
   const StateCatalog& catalog() const override { return *catalog_; }
@@ -173,10 +180,23 @@ class LayoutShardMap final : public ShardMap {
 
  private:
   LayoutShardMap(std::shared_ptr<const StateCatalog> catalog, const Layout& layout);
-  // Visits `box`, which lies in the box that tensor-parallel positions [tp_begin, tp_end) have in
-  // common.
-  void VisitPart(TensorId tensor, int32_t tp_begin, int32_t tp_end, const Box& box,
-                 const HolderVisitor& visit) const;
+  struct BufferPlace {  // one buffer of a rank
+    int32_t grid;
+    int32_t stage;
+    int32_t part;
+    int32_t slice;
+    int32_t run;     // index of the bucket in its part
+    int32_t bucket;  // index in BucketsOfRank
+    Kind kind;
+    DType dtype;
+    BufferIndex buffer;
+  };
+  // The buffers of a rank in order: by bucket, then by kind.
+  void VisitBuffers(RankId rank, const std::function<void(const BufferPlace&)>& visit) const;
+  void AppendBuckets(bool experts, int32_t stage, int32_t part, std::vector<Bucket>* buckets) const;
+  // Visits `asked`, which lies in the piece.
+  void VisitPiece(TensorId tensor, const Piece& piece, const Box& asked,
+                  const HolderVisitor& visit) const;
 
   std::shared_ptr<const StateCatalog> catalog_;
   Layout layout_;
