@@ -1,6 +1,7 @@
 #include "dynatrain/models/catalog.h"
 
 #include <algorithm>
+#include <array>
 
 namespace dynatrain::models {
 
@@ -14,8 +15,9 @@ using vps::StateCatalog;
 
 class CatalogBuilder {
  public:
-  CatalogBuilder(const ModelConfig& config, std::vector<vps::KindSpec> kinds)
-      : c_(config), kinds_(std::move(kinds)) {}
+  CatalogBuilder(const ModelConfig& config, std::vector<vps::KindSpec> kinds,
+                 const CatalogOptions& options)
+      : c_(config), kinds_(std::move(kinds)), options_(options) {}
 
   Result<std::shared_ptr<const StateCatalog>> Build() {
     AddEmbedding();
@@ -28,64 +30,169 @@ class CatalogBuilder {
  private:
   bool gpt() const { return c_.family == ModelConfig::Family::kGpt; }
 
-  void Add(std::string name, const Shape& shape, Split split, std::vector<Home> homes,
-           bool weight_decay) {
+  void Add(Parameter parameter) {
     if (!status_.ok()) return;
-    status_ = catalog_.Add({.name = std::move(name),
-                            .shape = shape,
-                            .split = std::move(split),
-                            .homes = std::move(homes),
-                            .kinds = kinds_,
-                            .trainable = true,
-                            .weight_decay = weight_decay});
+    if (parameter.kinds.empty()) parameter.kinds = kinds_;
+    status_ = catalog_.Add(std::move(parameter));
   }
-  void AddMatrix(const std::string& name, const Shape& shape, int axis,
-                 const std::vector<Home>& homes) {
-    Add(name + ".weight", shape, axis < 0 ? Split::None() : Split::Balanced(axis), homes, true);
+  void AddMatrix(const std::string& name, const Shape& shape, Split split,
+                 const std::vector<Home>& homes, int row_axes = 1) {
+    Add({.name = name + ".weight",
+         .shape = shape,
+         .split = std::move(split),
+         .homes = homes,
+         .row_axes = row_axes});
   }
-  void AddBias(const std::string& name, const Shape& shape, int axis, const Home& home) {
-    Add(name + ".bias", shape, axis < 0 ? Split::None() : Split::Balanced(axis), {home}, false);
+  void AddBias(const std::string& name, const Shape& shape, Split split, const Home& home) {
+    Add({.name = name + ".bias",
+         .shape = shape,
+         .split = std::move(split),
+         .homes = {home},
+         .weight_decay = false,
+         .row_axes = shape.dims()});
+  }
+  void AddScale(const std::string& name, int64_t width, const Home& home) {
+    Add({.name = name + ".weight", .shape = {width}, .homes = {home}, .weight_decay = false});
   }
   void AddNorm(const std::string& name, const Home& home) {
-    Add(name + ".weight", {c_.hidden}, Split::None(), {home}, false);
-    if (gpt()) AddBias(name, {c_.hidden}, -1, home);
+    AddScale(name, c_.hidden, home);
+    if (gpt()) AddBias(name, {c_.hidden}, Split::None(), home);
   }
 
+  Split VocabSplit() const {
+    return options_.vocab_divisor > 0 ? Split::Padded(options_.vocab_divisor) : Split::Balanced(0);
+  }
   void AddEmbedding() {
     std::vector<Home> homes = {Home::Embedding()};
     if (c_.tied) homes.push_back(Home::Head());
-    AddMatrix("embedding", {c_.vocab, c_.hidden}, 0, homes);
-    if (gpt())
-      AddMatrix("embedding.position", {c_.max_positions, c_.hidden}, -1, {Home::Embedding()});
+    AddMatrix("embedding", {c_.vocab, c_.hidden}, VocabSplit(), homes);
+    if (gpt()) {
+      AddMatrix("embedding.position", {c_.max_positions, c_.hidden}, Split::None(),
+                {Home::Embedding()});
+    }
   }
   void AddLayer(int32_t layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     const Home home = Home::Layer(layer);
     AddNorm(prefix + "input_norm", home);
-    AddMatrix(prefix + "attn.qkv", {c_.kv_heads, c_.q_per_kv() + 2, c_.head_dim, c_.hidden}, 0,
-              {home});
-    if (c_.qkv_bias)
-      AddBias(prefix + "attn.qkv", {c_.kv_heads, c_.q_per_kv() + 2, c_.head_dim}, 0, home);
-    AddMatrix(prefix + "attn.out", {c_.hidden, c_.kv_heads, c_.q_per_kv(), c_.head_dim}, 1, {home});
-    if (c_.out_bias) AddBias(prefix + "attn.out", {c_.hidden}, -1, home);
-    AddNorm(prefix + "post_norm", home);
-    if (gpt()) {
-      AddMatrix(prefix + "mlp.up", {c_.ffn, c_.hidden}, 0, {home});
-      if (c_.mlp_bias) AddBias(prefix + "mlp.up", {c_.ffn}, 0, home);
+    if (c_.kv_lora_rank > 0) {
+      AddLatentAttention(prefix + "attn.", home);
     } else {
-      AddMatrix(prefix + "mlp.gate_up", {2, c_.ffn, c_.hidden}, 1, {home});
-      if (c_.mlp_bias) AddBias(prefix + "mlp.gate_up", {2, c_.ffn}, 1, home);
+      AddAttention(prefix + "attn.", home);
     }
-    AddMatrix(prefix + "mlp.down", {c_.hidden, c_.ffn}, 1, {home});
-    if (c_.mlp_bias) AddBias(prefix + "mlp.down", {c_.hidden}, -1, home);
+    AddNorm(prefix + "post_norm", home);
+    if (c_.IsMoe(layer)) {
+      AddExperts(prefix + "mlp.", home);
+    } else {
+      AddMlp(prefix + "mlp.", c_.ffn, home);
+    }
   }
+
+  void AddAttention(const std::string& prefix, const Home& home) {
+    using KvHeads = CatalogOptions::KvHeads;
+    const int64_t q = c_.q_per_kv();
+    const Split qkv = options_.kv_heads == KvHeads::kBalanced ? Split::Balanced(0)
+                      : options_.kv_heads == KvHeads::kGroups ? Split::Groups(0, 2)
+                                                              : Split::Rows();
+    const Split out =
+        options_.kv_heads == KvHeads::kBalanced ? Split::Balanced(1) : Split::Groups(1, 0);
+    const std::optional<vps::StoredParts> stored =
+        options_.concatenated_qkv ? std::optional(vps::StoredParts{1, {q, 1, 1}}) : std::nullopt;
+    Add({.name = prefix + "qkv.weight",
+         .shape = {c_.kv_heads, q + 2, c_.head_dim, c_.hidden},
+         .split = qkv,
+         .homes = {home},
+         .stored = stored,
+         .row_axes = 3});
+    if (c_.qkv_bias) {
+      Add({.name = prefix + "qkv.bias",
+           .shape = {c_.kv_heads, q + 2, c_.head_dim},
+           .split = qkv,
+           .homes = {home},
+           .weight_decay = false,
+           .stored = stored,
+           .row_axes = 3});
+    }
+    if (c_.qk_norm) {
+      AddScale(prefix + "q_norm", c_.head_dim, home);
+      AddScale(prefix + "k_norm", c_.head_dim, home);
+    }
+    AddMatrix(prefix + "out", {c_.hidden, c_.kv_heads, q, c_.head_dim}, out, {home});
+    if (c_.out_bias) AddBias(prefix + "out", {c_.hidden}, Split::None(), home);
+  }
+
+  void AddLatentAttention(const std::string& prefix, const Home& home) {
+    const Shape query = {c_.heads, c_.nope_head_dim + c_.rope_head_dim,
+                         c_.q_lora_rank > 0 ? c_.q_lora_rank : c_.hidden};
+    if (c_.q_lora_rank > 0) {
+      AddMatrix(prefix + "q_down", {c_.q_lora_rank, c_.hidden}, Split::None(), {home});
+      AddScale(prefix + "q_down_norm", c_.q_lora_rank, home);
+      AddMatrix(prefix + "q_up", query, Split::Balanced(0), {home}, 2);
+    } else {
+      AddMatrix(prefix + "q", query, Split::Balanced(0), {home}, 2);
+    }
+    AddMatrix(prefix + "kv_down", {c_.kv_lora_rank + c_.rope_head_dim, c_.hidden}, Split::None(),
+              {home});
+    AddScale(prefix + "kv_down_norm", c_.kv_lora_rank, home);
+    AddMatrix(prefix + "kv_up", {c_.heads, c_.nope_head_dim + c_.v_head_dim, c_.kv_lora_rank},
+              Split::Balanced(0), {home}, 2);
+    AddMatrix(prefix + "out", {c_.hidden, c_.heads, c_.v_head_dim}, Split::Balanced(1), {home});
+  }
+
+  void AddMlp(const std::string& prefix, int64_t ffn, const Home& home) {
+    if (gpt()) {
+      AddMatrix(prefix + "up", {ffn, c_.hidden}, Split::Balanced(0), {home});
+      if (c_.mlp_bias) AddBias(prefix + "up", {ffn}, Split::Balanced(0), home);
+    } else {
+      AddMatrix(prefix + "gate_up", {2, ffn, c_.hidden}, Split::Balanced(1), {home}, 2);
+      if (c_.mlp_bias) AddBias(prefix + "gate_up", {2, ffn}, Split::Balanced(1), home);
+    }
+    AddMatrix(prefix + "down", {c_.hidden, ffn}, Split::Balanced(1), {home});
+    if (c_.mlp_bias) AddBias(prefix + "down", {c_.hidden}, Split::None(), home);
+  }
+
+  void AddExperts(const std::string& prefix, const Home& home) {
+    AddMatrix(prefix + "router", {c_.experts, c_.hidden}, Split::None(), {home});
+    if (c_.router_score_bias) {
+      Add({.name = prefix + "router.score_bias",
+           .shape = {c_.experts},
+           .homes = {home},
+           .kinds = {{vps::Kind::kParam, vps::DType::kF32}},
+           .trainable = false,
+           .weight_decay = false});
+    }
+    const auto add = [&](const std::string& name, const Shape& shape, int axis,
+                         vps::Experts experts) {
+      Add({.name = name + ".weight",
+           .shape = shape,
+           .split = Split::Balanced(axis),
+           .homes = {home},
+           .experts = experts,
+           .row_axes = shape.dims() - 1});
+    };
+    if (options_.expert_stacks) {
+      add(prefix + "experts.gate_up", {c_.experts, 2, c_.moe_ffn, c_.hidden}, 2,
+          vps::Experts::Stack(0));
+      add(prefix + "experts.down", {c_.experts, c_.hidden, c_.moe_ffn}, 2, vps::Experts::Stack(0));
+    } else {
+      for (int32_t e = 0; e < c_.experts; ++e) {
+        const std::string expert = fmt::format("{}experts.{}.", prefix, e);
+        const vps::Experts one = vps::Experts::One(e, c_.experts);
+        add(expert + "gate_up", {2, c_.moe_ffn, c_.hidden}, 1, one);
+        add(expert + "down", {c_.hidden, c_.moe_ffn}, 1, one);
+      }
+    }
+    if (c_.shared_ffn > 0) AddMlp(prefix + "shared.", c_.shared_ffn, home);
+  }
+
   void AddHead() {
     AddNorm("final_norm", Home::Head());
-    if (!c_.tied) AddMatrix("head", {c_.vocab, c_.hidden}, 0, {Home::Head()});
+    if (!c_.tied) AddMatrix("head", {c_.vocab, c_.hidden}, VocabSplit(), {Home::Head()});
   }
 
   const ModelConfig& c_;
   std::vector<vps::KindSpec> kinds_;
+  CatalogOptions options_;
   StateCatalog catalog_;
   Status status_;
 };
@@ -93,8 +200,10 @@ class CatalogBuilder {
 }  // namespace
 
 Result<std::shared_ptr<const StateCatalog>> MakeCatalog(const ModelConfig& config,
-                                                        std::vector<vps::KindSpec> kinds) {
-  return CatalogBuilder(config, std::move(kinds)).Build();
+                                                        std::vector<vps::KindSpec> kinds,
+                                                        const CatalogOptions& options) {
+  if (kinds.empty()) return InvalidArgument("model {}: no kinds of state", config.name);
+  return CatalogBuilder(config, std::move(kinds), options).Build();
 }
 
 int64_t ParameterCount(const StateCatalog& catalog) {
@@ -103,21 +212,37 @@ int64_t ParameterCount(const StateCatalog& catalog) {
   return count;
 }
 
-Status CheckLayout(const ModelConfig& config, const vps::Layout& layout) {
+Status CheckGeometry(const ModelConfig& config, const vps::Layout& layout,
+                     const CatalogOptions& options) {
   DT_RETURN_IF_ERROR(layout.Validate(config.layers, std::nullopt));
-  if (layout.tp > config.kv_heads) {
+  const bool divided = options.kv_heads != CatalogOptions::KvHeads::kBalanced;
+  const int64_t heads = divided ? config.heads : config.kv_heads;
+  if (layout.tp > heads) {
     return InvalidArgument(
-        "tp={}: {} key-value heads do not split over {} positions; right is tp=1 to tp={}",
-        layout.tp, config.kv_heads, layout.tp, config.kv_heads);
+        "tp={}: {} {} heads do not split over {} positions; right is tp=1 to tp={}", layout.tp,
+        heads, divided ? "query" : "key-value", layout.tp, heads);
   }
   if (const int64_t fits = std::min(config.ffn, config.vocab); layout.tp > fits) {
     return InvalidArgument(
         "tp={}: ffn {} and vocabulary {} do not split over {} positions; right is tp=1 to tp={}",
         layout.tp, config.ffn, config.vocab, layout.tp, fits);
   }
-  if (layout.pp > config.layers) {
-    return InvalidArgument("pp={}: {} layers do not fill {} stages; right is pp=1 to pp={}",
-                           layout.pp, config.layers, layout.pp, config.layers);
+  if (config.experts > 0 && layout.ep > config.experts) {
+    return InvalidArgument(
+        "ep={}: {} experts do not split over {} positions; right is ep=1 to ep={}", layout.ep,
+        config.experts, layout.ep, config.experts);
+  }
+  if (config.experts > 0 && layout.etp > config.moe_ffn) {
+    return InvalidArgument(
+        "etp={}: expert ffn {} does not split over {} positions; right is etp=1 to etp={}",
+        layout.etp, config.moe_ffn, layout.etp, config.moe_ffn);
+  }
+  if (layout.num_chunks() > config.layers) {
+    return InvalidArgument("pp={}{}: {} layers do not fill {} {}; right is pp=1 to pp={}",
+                           layout.pp, layout.vpp == 1 ? "" : fmt::format(",vpp={}", layout.vpp),
+                           config.layers, layout.num_chunks(),
+                           layout.vpp == 1 ? "stages" : "chunks",
+                           std::max(config.layers / layout.vpp, 1));
   }
   for (size_t stage = 0; stage < layout.split.size(); ++stage) {
     if (layout.split[stage] == 0) {
@@ -125,6 +250,37 @@ Status CheckLayout(const ModelConfig& config, const vps::Layout& layout) {
           "split: stage {} has no layer; right is at least 1 of the {} layers per stage", stage,
           config.layers);
     }
+  }
+  return Status::Ok();
+}
+
+Status CheckLayout(const ModelConfig& config, const vps::Layout& layout) {
+  DT_RETURN_IF_ERROR(CheckGeometry(config, layout));
+  if (config.experts > 0 || config.kv_lora_rank > 0 || config.qk_norm) {
+    return InvalidArgument("model {}: {} can be planned but not trained here", config.name,
+                           config.experts > 0        ? "experts"
+                           : config.kv_lora_rank > 0 ? "latent attention"
+                                                     : "query and key norms");
+  }
+  const std::array<std::pair<std::string_view, int32_t>, 4> degrees = {
+      {{"cp", layout.cp}, {"ep", layout.ep}, {"etp", layout.etp}, {"vpp", layout.vpp}}};
+  for (const auto& [name, degree] : degrees) {
+    if (degree > 1) {
+      return InvalidArgument("{}={} can be planned but not trained here; right is {}=1", name,
+                             degree, name);
+    }
+  }
+  if (layout.zero > 1) {
+    return InvalidArgument("zero={} can be planned but not trained here; right is 0 or 1",
+                           layout.zero);
+  }
+  using Cut = vps::BufferRule::Cut;
+  const Cut cut = layout.buffer.cut;
+  if (cut == Cut::kParam || cut == Cut::kDim0 || cut == Cut::kMegatron) {
+    return InvalidArgument(
+        "layout {}: zero_order param, dim0 and megatron can be planned but not trained here; right "
+        "is contiguous or bucketed",
+        layout.ToString());
   }
   return Status::Ok();
 }

@@ -19,6 +19,14 @@ TEST(ParameterCount, EqualsThePublishedOnes) {
   EXPECT_EQ(ParameterCount(*CatalogOf("llama2-13b")), 13015864320);
   EXPECT_EQ(ParameterCount(*CatalogOf("llama2-70b")), 68976648192);
   EXPECT_EQ(ParameterCount(*CatalogOf("gpt3-1.3b")), 1315723264);
+  EXPECT_EQ(ParameterCount(*CatalogOf("gpt3-175b")), 174604259328);
+  EXPECT_EQ(ParameterCount(*CatalogOf("llama3-8b")), 8030261248);
+  EXPECT_EQ(ParameterCount(*CatalogOf("llama3-70b")), 70553706496);
+  EXPECT_EQ(ParameterCount(*CatalogOf("qwen3-8b")), 8190735360);
+  EXPECT_EQ(ParameterCount(*CatalogOf("qwen3-30b-a3b")), 30532122624);
+  EXPECT_EQ(ParameterCount(*CatalogOf("qwen3-235b-a22b")), 235093634560);
+  EXPECT_EQ(ParameterCount(*CatalogOf("mixtral-8x7b")), 46702792704);
+  EXPECT_EQ(ParameterCount(*CatalogOf("deepseek-v3")), 671026419200);
   EXPECT_EQ(ParameterCount(*CatalogOf("tiny-llama")), 2939712);
 }
 
@@ -79,6 +87,63 @@ TEST(MakeCatalog, EveryPresetHasAShardMap) {
         vps::LayoutShardMap::Make(CatalogOf(preset), *vps::ParseLayout("tp=2,pp=3,dp=3,zero=1"));
     EXPECT_TRUE(map.ok()) << preset << ": " << map.status().ToString();
   }
+}
+
+TEST(MakeCatalog, ExpertsInStacksOrOneByOne) {
+  const ModelConfig config = *LoadModel("tiny-moe");
+  const auto stacks = *MakeCatalog(config, vps::Fp32AdamKinds());
+  const auto singles = *MakeCatalog(config, vps::Fp32AdamKinds(), {.expert_stacks = false});
+  EXPECT_EQ(ParameterCount(*stacks), ParameterCount(*singles));
+  const vps::Parameter& stack = stacks->parameters()[static_cast<size_t>(
+      stacks->FindParameter("layers.3.mlp.experts.gate_up.weight").value())];
+  EXPECT_EQ(stack.shape, (vps::Shape{8, 2, 48, 96}));
+  EXPECT_EQ(stack.experts, vps::Experts::Stack(0));
+  const vps::Parameter& one = singles->parameters()[static_cast<size_t>(
+      singles->FindParameter("layers.3.mlp.experts.5.down.weight").value())];
+  EXPECT_EQ(one.shape, (vps::Shape{96, 48}));
+  EXPECT_EQ(one.experts, vps::Experts::One(5, 8));
+}
+
+TEST(MakeCatalog, EveryOptionHasAShardMap) {
+  using KvHeads = CatalogOptions::KvHeads;
+  for (const char* preset : {"micro-llama", "tiny-moe", "micro-gpt"}) {
+    for (const KvHeads kv_heads : {KvHeads::kBalanced, KvHeads::kGroups, KvHeads::kRows}) {
+      for (const bool plain : {false, true}) {
+        const auto catalog = *MakeCatalog(*LoadModel(preset), vps::Bf16AdamKinds(),
+                                          {.kv_heads = kv_heads,
+                                           .vocab_divisor = 32,
+                                           .expert_stacks = plain,
+                                           .concatenated_qkv = plain});
+        for (const char* spec : {"tp=2,ep=4,dp=2,zero=1", "tp=1,cp=2,dp=3,zero=3,ep=2",
+                                 "tp=2,dp=4,etp=2,ep=4,zero=2,zero_order=megatron",
+                                 "tp=2,dp=3,zero=3,zero_order=forward-dim0"}) {
+          const auto map = vps::LayoutShardMap::Make(catalog, *vps::ParseLayout(spec));
+          EXPECT_TRUE(map.ok()) << preset << ": " << map.status().ToString();
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckLayout, TellsWhatCanBePlannedOnly) {
+  const ModelConfig config = *LoadModel("tiny-llama");
+  for (const char* spec : {"cp=2", "dp=2,ep=2", "tp=2,etp=2", "pp=2,vpp=2", "dp=2,zero=2",
+                           "dp=2,zero=1,zero_order=megatron"}) {
+    const vps::Layout layout = *vps::ParseLayout(spec);
+    EXPECT_TRUE(CheckGeometry(config, layout).ok()) << spec;
+    EXPECT_THAT(CheckLayout(config, layout).message(),
+                ::testing::HasSubstr("can be planned but not trained here"));
+  }
+  const ModelConfig moe = *LoadModel("tiny-moe");
+  EXPECT_EQ(CheckLayout(moe, *vps::ParseLayout("dp=2")).message(),
+            "model tiny-moe: experts can be planned but not trained here");
+  EXPECT_EQ(CheckGeometry(moe, *vps::ParseLayout("dp=9,ep=9")).message(),
+            "ep=9: 8 experts do not split over 9 positions; right is ep=1 to ep=8");
+  EXPECT_EQ(CheckGeometry(moe, *vps::ParseLayout("pp=3,vpp=2")).message(),
+            "pp=3,vpp=2: 4 layers do not fill 6 chunks; right is pp=1 to pp=2");
+  EXPECT_TRUE(CheckGeometry(*LoadModel("qwen3-30b-a3b"), *vps::ParseLayout("tp=8"),
+                            {.kv_heads = CatalogOptions::KvHeads::kGroups})
+                  .ok());
 }
 
 TEST(CheckLayout, RefusesWhatDoesNotFitWithTheNumbers) {

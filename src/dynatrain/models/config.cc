@@ -122,6 +122,66 @@ ModelConfig ReadLlama(Reader* reader) {
   return config;
 }
 
+// Keys that would change which layers have experts, where only one value is available.
+void ExpectOnly(Reader* reader, const char* key, int64_t value) {
+  const Json* found = reader->Find(key);
+  if (found != nullptr && *found != value) {
+    reader->Fail(InvalidArgument("key '{}' is {}; available is {}", key, found->dump(), value));
+  }
+}
+
+ModelConfig ReadQwen3(Reader* reader, bool moe) {
+  ModelConfig config = ReadLlama(reader);
+  config.qk_norm = true;
+  if (!moe) return config;
+  config.experts = static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts"), 1 << 20));
+  config.experts_per_token =
+      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.moe_ffn = reader->Count("moe_intermediate_size");
+  ExpectOnly(reader, "decoder_sparse_step", 1);
+  const Json* dense = reader->Find("mlp_only_layers");
+  if (dense != nullptr && !dense->empty()) {
+    reader->Fail(InvalidArgument("key 'mlp_only_layers' is {}; available is none", dense->dump()));
+  }
+  return config;
+}
+
+ModelConfig ReadMixtral(Reader* reader) {
+  ModelConfig config = ReadLlama(reader);
+  config.experts =
+      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_local_experts"), 1 << 20));
+  config.experts_per_token =
+      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.moe_ffn = config.ffn;
+  return config;
+}
+
+ModelConfig ReadDeepSeek(Reader* reader, bool v3) {
+  ModelConfig config = ReadLlama(reader);
+  config.experts =
+      static_cast<int32_t>(std::min<int64_t>(reader->Count("n_routed_experts"), 1 << 20));
+  config.experts_per_token =
+      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.moe_ffn = reader->Count("moe_intermediate_size");
+  const Json* shared = reader->Find("n_shared_experts");
+  if (shared != nullptr && *shared != 0) {
+    config.shared_ffn = reader->Count("n_shared_experts") * config.moe_ffn;
+  }
+  const Json* dense = reader->Find("first_k_dense_replace");
+  if (dense != nullptr && *dense != 0)
+    config.dense_layers = reader->Layers("first_k_dense_replace");
+  ExpectOnly(reader, "moe_layer_freq", 1);
+  config.router_score_bias = v3;
+  if (reader->Find("q_lora_rank") != nullptr) config.q_lora_rank = reader->Count("q_lora_rank");
+  config.kv_lora_rank = reader->Count("kv_lora_rank");
+  config.rope_head_dim = reader->Count("qk_rope_head_dim");
+  config.nope_head_dim = reader->Count("qk_nope_head_dim");
+  config.v_head_dim = reader->Count("v_head_dim");
+  config.kv_heads = config.heads;
+  config.head_dim = config.nope_head_dim + config.rope_head_dim;
+  return config;
+}
+
 ModelConfig ReadGpt2(Reader* reader) {
   ModelConfig config;
   config.family = Family::kGpt;
@@ -165,11 +225,23 @@ Result<ModelConfig> ParseConfig(std::string_view json) {
   ModelConfig config;
   if (type == "llama" || type == "mistral") {
     config = ReadLlama(&reader);
+  } else if (type == "qwen2") {
+    config = ReadLlama(&reader);
+    config.qkv_bias = true;
+    config.out_bias = false;
+  } else if (type == "qwen3" || type == "qwen3_moe") {
+    config = ReadQwen3(&reader, type == "qwen3_moe");
+  } else if (type == "mixtral") {
+    config = ReadMixtral(&reader);
+  } else if (type == "deepseek_v2" || type == "deepseek_v3") {
+    config = ReadDeepSeek(&reader, type == "deepseek_v3");
   } else if (type == "gpt2") {
     config = ReadGpt2(&reader);
   } else {
     reader.Fail(InvalidArgument(
-        "model_type '{}' is not available; available are llama, mistral, gpt2", type));
+        "model_type '{}' is not available; available are llama, mistral, qwen2, qwen3, qwen3_moe, "
+        "mixtral, deepseek_v2, deepseek_v3, gpt2",
+        type));
   }
   DT_RETURN_IF_ERROR(reader.status());
   DT_RETURN_IF_ERROR(CheckConfig(config));

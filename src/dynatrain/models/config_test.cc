@@ -60,10 +60,45 @@ TEST(ParseConfig, ReadsGpt2) {
   EXPECT_TRUE(config.tied);
 }
 
+TEST(ParseConfig, ReadsExperts) {
+  ModelConfig qwen = *ParseConfig(
+      R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+          "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+          "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-06,
+          "rope_theta": 1000000.0, "num_experts": 128, "num_experts_per_tok": 8,
+          "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": []})");
+  qwen.name = "qwen3-30b-a3b";
+  EXPECT_EQ(qwen, *LoadModel("qwen3-30b-a3b"));
+  ModelConfig deepseek = *ParseConfig(
+      R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432,
+          "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+          "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-06,
+          "rope_scaling": {"type": "yarn", "factor": 40}, "n_routed_experts": 256,
+          "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1,
+          "first_k_dense_replace": 3, "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512,
+          "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128})");
+  deepseek.name = "deepseek-v3";
+  EXPECT_EQ(deepseek, *LoadModel("deepseek-v3"));
+  ModelConfig mixtral = *ParseConfig(
+      R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+          "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+          "vocab_size": 32000, "max_position_embeddings": 32768, "rms_norm_eps": 1e-05,
+          "rope_theta": 1000000.0, "num_local_experts": 8, "num_experts_per_tok": 2})");
+  mixtral.name = "mixtral-8x7b";
+  EXPECT_EQ(mixtral, *LoadModel("mixtral-8x7b"));
+  EXPECT_THAT(ErrorOf(R"({"model_type": "qwen3_moe", "hidden_size": 8, "intermediate_size": 8,
+          "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8, "num_experts": 4,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 4, "mlp_only_layers": [0]})"),
+              "key 'mlp_only_layers' is [0]; available is none");
+}
+
 TEST(ParseConfig, RefusesNamingTheKey) {
   EXPECT_THAT(ErrorOf("{"), ::testing::StartsWith("not JSON: "));
   EXPECT_EQ(ErrorOf("[1]"), "not a JSON object");
-  EXPECT_EQ(ErrorOf("{}"), "model_type '' is not available; available are llama, mistral, gpt2");
+  EXPECT_EQ(
+      ErrorOf("{}"),
+      "model_type '' is not available; available are llama, mistral, qwen2, qwen3, qwen3_moe, "
+      "mixtral, deepseek_v2, deepseek_v3, gpt2");
   EXPECT_EQ(ErrorOf(Changed("\"hidden_size\": 8192,", "")), "key 'hidden_size' is missing");
   EXPECT_EQ(ErrorOf(Changed("28672", "-1")),
             "key 'intermediate_size' is -1; right is a whole number of at least 1");
@@ -105,7 +140,9 @@ TEST(LoadModel, ReadsFilesAndFolders) {
   std::ofstream(folder / "config.json") << "{}";
   EXPECT_EQ(LoadModel(folder.string()).status().message(),
             (folder / "config.json").string() +
-                ": model_type '' is not available; available are llama, mistral, gpt2");
+                ": model_type '' is not available; available are llama, mistral, qwen2, qwen3, "
+                "qwen3_moe, "
+                "mixtral, deepseek_v2, deepseek_v3, gpt2");
   std::filesystem::remove_all(folder);
   EXPECT_THAT(LoadModel("llama9").status().message(),
               ::testing::StartsWith(
