@@ -19,10 +19,12 @@ Status CheckFingerprints(const std::vector<Program>& programs) {
   for (const Program& program : programs) {
     balance += program.message_balance;
     if (program.inputs_fingerprint != programs.front().inputs_fingerprint) {
-      return Internal("ranks {} and {} compiled from different inputs", programs.front().rank, program.rank);
+      return Internal("ranks {} and {} compiled from different inputs", programs.front().rank,
+                      program.rank);
     }
   }
-  return balance == 0 ? Status::Ok() : Internal("the message balance of all ranks is {:x}, not 0", balance);
+  return balance == 0 ? Status::Ok()
+                      : Internal("the message balance of all ranks is {:x}, not 0", balance);
 }
 
 bool SamePieces(const Message& a, const Message& b) {
@@ -37,7 +39,8 @@ Status CheckMessages(const std::vector<Program>& programs) {
     for (const Phase& phase : program.phases) {
       for (const Message& send : phase.sends) {
         if (!sends.emplace(Key{program.rank, send.peer, send.tag}, &send).second) {
-          return Internal("rank {} sends two messages to {} with tag {}", program.rank, send.peer, send.tag);
+          return Internal("rank {} sends two messages to {} with tag {}", program.rank, send.peer,
+                          send.tag);
         }
       }
     }
@@ -47,8 +50,8 @@ Status CheckMessages(const std::vector<Program>& programs) {
       for (const Message& receive : phase.receives) {
         const auto it = sends.find(Key{receive.peer, program.rank, receive.tag});
         if (it == sends.end() || !SamePieces(*it->second, receive)) {
-          return Internal("round {}: rank {} expects {} bytes from {} that are not sent so", receive.round,
-                          program.rank, receive.bytes, receive.peer);
+          return Internal("round {}: rank {} expects {} bytes from {} that are not sent so",
+                          receive.round, program.rank, receive.bytes, receive.peer);
         }
         sends.erase(it);
       }
@@ -65,10 +68,12 @@ Status CheckMatchings(const std::vector<Program>& programs) {
     for (size_t p = 0; p < program.phases.size(); ++p) {
       for (const auto* messages : {&program.phases[p].receives, &program.phases[p].sends}) {
         for (const Message& message : *messages) {
-          for (const auto& [a, b] : {std::pair{program.rank, message.peer}, {message.peer, program.rank}}) {
+          for (const auto& [a, b] :
+               {std::pair{program.rank, message.peer}, {message.peer, program.rank}}) {
             const RankId known = peer_of.emplace(std::tuple{p, message.round, a}, b).first->second;
             if (known == b) continue;
-            return Internal("phase {} round {}: rank {} meets both {} and {}", p, message.round, a, known, b);
+            return Internal("phase {} round {}: rank {} meets both {} and {}", p, message.round, a,
+                            known, b);
           }
         }
       }
@@ -105,8 +110,8 @@ class Simulation {
       if (actor.next == actor.actions.size()) continue;
       const Action& action = actor.actions[actor.next];
       const Message& message = *WireOpOf(*actor.program, action)->message;
-      return Internal("deadlock: rank {} waits for ever in phase {} round {} for rank {}", rank, action.phase,
-                      message.round, message.peer);
+      return Internal("deadlock: rank {} waits for ever in phase {} round {} for rank {}", rank,
+                      action.phase, message.round, message.peer);
     }
     return Status::Ok();
   }

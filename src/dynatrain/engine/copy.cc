@@ -14,8 +14,8 @@ namespace {
 using vps::Coords;
 using vps::kMaxDims;
 
-// A copy loop nest over axes of extent above 1, outermost first, with strides in bytes; axes that lie
-// one behind the other on both sides are one axis. `row` bytes are contiguous on both sides.
+// A copy loop nest over axes of extent above 1, outermost first, with strides in bytes; axes that
+// lie one behind the other on both sides are one axis. `row` bytes are contiguous on both sides.
 struct Nest {
   int dims = 0;
   std::array<int64_t, kMaxDims> extent{};
@@ -60,8 +60,8 @@ Nest MakeNest(const Coords& extent, const Coords& from, const Coords& to, int64_
 
 // The innermost loop, with the row length known to the compiler where rows are single elements.
 template <class RowBytes>
-void CopyRows(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride, int64_t count,
-              RowBytes row) {
+void CopyRows(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
+              int64_t count, RowBytes row) {
   for (int64_t i = 0; i < count; ++i) {
     std::memcpy(to + i * to_stride, from + i * from_stride, static_cast<size_t>(row));
   }
@@ -71,13 +71,17 @@ void CopyInnermost(const std::byte* from, int64_t from_stride, std::byte* to, in
                    int64_t count, int64_t row) {
   switch (row) {
     case 1:
-      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 1>());
+      return CopyRows(from, from_stride, to, to_stride, count,
+                      std::integral_constant<int64_t, 1>());
     case 2:
-      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 2>());
+      return CopyRows(from, from_stride, to, to_stride, count,
+                      std::integral_constant<int64_t, 2>());
     case 4:
-      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 4>());
+      return CopyRows(from, from_stride, to, to_stride, count,
+                      std::integral_constant<int64_t, 4>());
     case 8:
-      return CopyRows(from, from_stride, to, to_stride, count, std::integral_constant<int64_t, 8>());
+      return CopyRows(from, from_stride, to, to_stride, count,
+                      std::integral_constant<int64_t, 8>());
     default:
       return CopyRows(from, from_stride, to, to_stride, count, row);
   }
@@ -113,8 +117,8 @@ void RunNest(const Nest& nest, const std::byte* from, std::byte* to) {
   }
   const auto last = static_cast<size_t>(nest.dims - 1);
   ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
-    CopyInnermost(from + from_offset, nest.from[last], to + to_offset, nest.to[last], nest.extent[last],
-                  nest.row);
+    CopyInnermost(from + from_offset, nest.from[last], to + to_offset, nest.to[last],
+                  nest.extent[last], nest.row);
   });
 }
 
@@ -177,20 +181,23 @@ bool Fits(const Region& region, ByteCount bytes) {
 
 void Pack(ConstByteSpan buffer, const Region& region, ByteSpan run) {
   DT_CHECK(static_cast<ByteCount>(run.size()) == region.bytes());
-  RunNest(MakeNest(region.extent, region.strides, vps::RowMajorStrides(region.extent), region.elem_bytes),
+  RunNest(MakeNest(region.extent, region.strides, vps::RowMajorStrides(region.extent),
+                   region.elem_bytes),
           Start(buffer, region), run.data());
 }
 
 void Unpack(ConstByteSpan run, const Region& region, ByteSpan buffer) {
   DT_CHECK(static_cast<ByteCount>(run.size()) == region.bytes());
-  RunNest(MakeNest(region.extent, vps::RowMajorStrides(region.extent), region.strides, region.elem_bytes),
+  RunNest(MakeNest(region.extent, vps::RowMajorStrides(region.extent), region.strides,
+                   region.elem_bytes),
           run.data(), Start(buffer, region));
 }
 
-void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer, const Region& to) {
+void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer,
+                const Region& to) {
   DT_CHECK(from.extent == to.extent && from.elem_bytes == to.elem_bytes);
-  RunNest(MakeNest(from.extent, from.strides, to.strides, from.elem_bytes), Start(from_buffer, from),
-          Start(to_buffer, to));
+  RunNest(MakeNest(from.extent, from.strides, to.strides, from.elem_bytes),
+          Start(from_buffer, from), Start(to_buffer, to));
 }
 
 void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {
@@ -201,7 +208,8 @@ void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {
   const int64_t stride = nest.dims == 0 ? 0 : nest.from[static_cast<size_t>(nest.dims - 1)];
   ForEachOuter(nest, [&](int64_t offset, int64_t) {
     for (int64_t i = 0; i < count; ++i) {
-      std::memset(start + offset + i * stride, std::to_integer<int>(value), static_cast<size_t>(nest.row));
+      std::memset(start + offset + i * stride, std::to_integer<int>(value),
+                  static_cast<size_t>(nest.row));
     }
   });
 }

@@ -1,5 +1,5 @@
-// Strided regions of buffers: to and from runs of bytes in logical row-major order. Any element size; whole regions, rows
-// and blocks of equal stride go by memcpy.
+// Strided regions of buffers: to and from runs of bytes in logical row-major order. Any element
+// size; whole regions, rows and blocks of equal stride go by memcpy.
 #ifndef DYNATRAIN_ENGINE_COPY_H_
 #define DYNATRAIN_ENGINE_COPY_H_
 
@@ -17,8 +17,9 @@ bool IsDense(const Region& region);
 // Whether all elements of the region lie inside a buffer of `bytes`.
 bool Fits(const Region& region, ByteCount bytes);
 
-// The region as slabs of at most `most_bytes` (but at least one element), in row-major order; one behind the other they are the
-// region's run of bytes. So that a long region can be packed while its beginning travels.
+// The region as slabs of at most `most_bytes` (but at least one element), in row-major order; one
+// behind the other they are the region's run of bytes. So that a long region can be packed while
+// its beginning travels.
 template <class Visit>
 void ForEachSlab(const Region& region, ByteCount most_bytes, const Visit& visit);
 
@@ -27,7 +28,8 @@ void Pack(ConstByteSpan buffer, const Region& region, ByteSpan run);
 void Unpack(ConstByteSpan run, const Region& region, ByteSpan buffer);
 
 // Precondition: equal extents and element sizes. No overlap.
-void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer, const Region& to);
+void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer,
+                const Region& to);
 
 void FillRegion(ByteSpan buffer, const Region& region, std::byte value);
 

@@ -45,7 +45,8 @@ Placed RandomPlacement(Random* random, const Coords& extent, int32_t elem_bytes)
 
 Coords RandomExtent(Random* random) {
   Coords extent = Coords::Filled(static_cast<int>(random->Between(0, 4)), 1);
-  for (int axis = 0; axis < extent.dims(); ++axis) extent[axis] = random->OneIn(20) ? 0 : random->Between(1, 6);
+  for (int axis = 0; axis < extent.dims(); ++axis)
+    extent[axis] = random->OneIn(20) ? 0 : random->Between(1, 6);
   return extent;
 }
 
@@ -114,7 +115,8 @@ TEST(Copy, SlabsAreTheRegionInOrder) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
-    const Placed placed = RandomPlacement(&random, RandomExtent(&random), static_cast<int32_t>(random.Between(1, 8)));
+    const Placed placed =
+        RandomPlacement(&random, RandomExtent(&random), static_cast<int32_t>(random.Between(1, 8)));
     const Bytes source = RandomBytes(&random, placed.buffer_bytes);
     const ByteCount most = random.Between(1, 100);
     Bytes joined;

@@ -14,10 +14,10 @@ namespace dynatrain::engine {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::HasSubstr;
 using testing::RunSwitch;
 using testing::SwitchOptions;
 using testing::SwitchResult;
-using ::testing::HasSubstr;
 using transport::Fault;
 using vps::LayoutShardMap;
 using vps::ShardMap;
@@ -26,7 +26,8 @@ using vps::testing::DistinctValue;
 using vps::testing::MakeState;
 using vps::testing::State;
 
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, std::string_view spec) {
+std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog,
+                                            std::string_view spec) {
   const auto layout = vps::ParseLayout(spec);
   EXPECT_TRUE(layout.ok()) << layout.status().ToString();
   auto map = LayoutShardMap::Make(std::move(catalog), *layout);
@@ -48,9 +49,14 @@ vps::Parameter ParameterOf(std::string name, vps::Coords shape, vps::Split split
 std::shared_ptr<const StateCatalog> SmallModel(int32_t layers) {
   auto catalog = std::make_shared<StateCatalog>();
   for (int32_t l = 0; l < layers; ++l) {
-    EXPECT_TRUE(catalog->Add(ParameterOf(fmt::format("l{}.up", l), {12, 10}, vps::Split::Balanced(0), l)).ok());
-    EXPECT_TRUE(catalog->Add(ParameterOf(fmt::format("l{}.down", l), {10, 12}, vps::Split::Balanced(1), l)).ok());
-    EXPECT_TRUE(catalog->Add(ParameterOf(fmt::format("l{}.norm", l), {11}, vps::Split::None(), l)).ok());
+    EXPECT_TRUE(
+        catalog->Add(ParameterOf(fmt::format("l{}.up", l), {12, 10}, vps::Split::Balanced(0), l))
+            .ok());
+    EXPECT_TRUE(
+        catalog->Add(ParameterOf(fmt::format("l{}.down", l), {10, 12}, vps::Split::Balanced(1), l))
+            .ok());
+    EXPECT_TRUE(
+        catalog->Add(ParameterOf(fmt::format("l{}.norm", l), {11}, vps::Split::None(), l)).ok());
   }
   return catalog;
 }
@@ -61,7 +67,9 @@ vps::StateDigest DigestOf(const ShardMap& map, const State& state) {
     const auto& buffers = state.at(rank);
     total = Combine(total, vps::DigestOfRank(
                                map, rank,
-                               [&](vps::BufferIndex i) { return ConstByteSpan(buffers[static_cast<size_t>(i)]); },
+                               [&](vps::BufferIndex i) {
+                                 return ConstByteSpan(buffers[static_cast<size_t>(i)]);
+                               },
                                /*key=*/17));
   }
   return total;
@@ -84,7 +92,8 @@ RandomCase MakeCase(uint64_t seed) {
     c.options.ranks = testing::UnionOfRanks(*c.from, *c.to);
   } while (c.options.ranks.size() > 17);
   if (random.OneIn(4)) c.options.ranks.push_back(c.options.ranks.back() + 3);
-  if (!random.OneIn(3)) c.options.topology.ranks_per_node = static_cast<int32_t>(random.Between(1, 6));
+  if (!random.OneIn(3))
+    c.options.topology.ranks_per_node = static_cast<int32_t>(random.Between(1, 6));
   c.options.transport = {.rendezvous = !random.OneIn(4),
                          .max_outstanding = static_cast<int32_t>(random.Between(0, 3)),
                          .max_message = random.OneIn(3) ? random.Between(1, 40) : INT64_MAX,
@@ -122,15 +131,14 @@ TEST(Compile, RandomProgramsFitTogetherAndCannotDeadlock) {
       EXPECT_EQ(CheckPrograms(programs, outstanding).ToString(), "ok");
     }
     for (const Program& program : programs) {
-      EXPECT_EQ(program.stats.kept_bytes + program.stats.received_bytes,
-                [&] {
-                  ByteCount bytes = 0;
-                  for (const vps::Shard& s : program.new_shards) {
-                    bytes += s.box.elems() *
-                             vps::ElemBytes(program.new_buffers[static_cast<size_t>(s.buffer)].dtype);
-                  }
-                  return bytes;
-                }());
+      EXPECT_EQ(program.stats.kept_bytes + program.stats.received_bytes, [&] {
+        ByteCount bytes = 0;
+        for (const vps::Shard& s : program.new_shards) {
+          bytes += s.box.elems() *
+                   vps::ElemBytes(program.new_buffers[static_cast<size_t>(s.buffer)].dtype);
+        }
+        return bytes;
+      }());
     }
     if (HasFailure()) return;
   }
@@ -200,7 +208,8 @@ TEST(Compile, PeersAndFingerprints) {
   EXPECT_EQ(PeersOf(programs[2]), (std::vector<RankId>{0, 1}));
   EXPECT_NE(programs[0].inputs_fingerprint,
             testing::CompileAll(*from, *to, {}, {0, 1, 2, 3})[0].inputs_fingerprint);
-  EXPECT_NE(programs[0].inputs_fingerprint, testing::CompileAll(*from, *from, {}, {0, 1, 3})[0].inputs_fingerprint);
+  EXPECT_NE(programs[0].inputs_fingerprint,
+            testing::CompileAll(*from, *from, {}, {0, 1, 3})[0].inputs_fingerprint);
   for (const Program& program : programs) {
     for (const Phase& phase : program.phases) {
       for (const Message& message : phase.sends) EXPECT_LT(message.tag, transport::Tag{1} << 31);
@@ -217,7 +226,8 @@ TEST(Compile, RefusesRanksThatDoNotTakePart) {
   ASSERT_TRUE(route.ok());
   EXPECT_EQ(Compile(*route, *from, *to, {}, {0, 3}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Compile(*route, *from, *to, {}, {0, 1}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Compile(*route, *from, *to, {}, {3, 1, 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Compile(*route, *from, *to, {}, {3, 1, 0}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(StateBuffers, FillsEveryShardWithNanAndLeavesPaddingZero) {
@@ -257,12 +267,13 @@ TEST(Execute, RefusesStateOfAnotherLayout) {
   auto old_state = StateBuffers::Allocate(*from, 0, Fill::kZero);
   auto new_state = StateBuffers::Allocate(*to, 2, Fill::kZero);
   auto staging = Staging::Make(program, Verify::kMoved);
-  const auto report = Execute(program, *old_state, &*new_state, *transport, staging->get(), Verify::kMoved,
-                              MonotonicClock(), 1s);
+  const auto report = Execute(program, *old_state, &*new_state, *transport, staging->get(),
+                              Verify::kMoved, MonotonicClock(), 1s);
   EXPECT_EQ(report.status().code(), StatusCode::kInvalidArgument);
 }
 
-// ---- Faults: each is either harmless, and then the state is exact, or an error; never a wrong state that counts as right.
+// ---- Faults: each is either harmless, and then the state is exact, or an error; never a wrong
+// state that counts as right.
 
 struct FaultCase {
   Fault::Kind kind;
@@ -298,12 +309,14 @@ TEST_P(Faults, AreCaughtAndLeaveTheOldStateAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faults,
-                         ::testing::Values(FaultCase{Fault::Kind::kFlipBit, true}, FaultCase{Fault::Kind::kDrop, true},
+                         ::testing::Values(FaultCase{Fault::Kind::kFlipBit, true},
+                                           FaultCase{Fault::Kind::kDrop, true},
                                            FaultCase{Fault::Kind::kDuplicate, false},
                                            FaultCase{Fault::Kind::kTruncate, true},
                                            FaultCase{Fault::Kind::kReorder, false},
                                            FaultCase{Fault::Kind::kDelay, false},
-                                           FaultCase{Fault::Kind::kFail, true}, FaultCase{Fault::Kind::kDie, true}));
+                                           FaultCase{Fault::Kind::kFail, true},
+                                           FaultCase{Fault::Kind::kDie, true}));
 
 TEST(Execute, AWrongUnpackOffsetIsCaughtByTheCheckOfWhatMoved) {
   const auto catalog = SmallModel(2);
@@ -353,8 +366,10 @@ TEST(Cases, C13StridedViews) {
     return std::shared_ptr<const ShardMap>(*map);
   };
   const std::vector<std::shared_ptr<const ShardMap>> whole = {
-      MapOf(catalog, "tp=1,dp=1"), list(7, {8, 1}), list(0, {1, 6}) /* transposed */, list(3, {16, 2})};
-  const std::vector<std::shared_ptr<const ShardMap>> split = {MapOf(catalog, "tp=2,dp=1"), MapOf(catalog, "tp=4,dp=1")};
+      MapOf(catalog, "tp=1,dp=1"), list(7, {8, 1}), list(0, {1, 6}) /* transposed */,
+      list(3, {16, 2})};
+  const std::vector<std::shared_ptr<const ShardMap>> split = {MapOf(catalog, "tp=2,dp=1"),
+                                                              MapOf(catalog, "tp=4,dp=1")};
   for (const auto& a : whole) {
     for (const auto& b : split) {
       const State start = MakeState(*a, DistinctValue);
@@ -375,8 +390,8 @@ TEST(Cases, C14ZeroBytePieces) {
   auto catalog = std::make_shared<StateCatalog>();
   ASSERT_TRUE(catalog->Add(ParameterOf("empty", {0, 8}, vps::Split::Balanced(0), 0)).ok());
   ASSERT_TRUE(catalog->Add(ParameterOf("kv", {2, 5}, vps::Split::Balanced(0), 0)).ok());
-  const std::vector<std::string> specs = {"tp=1,dp=1", "tp=4,dp=1", "tp=1,dp=4,zero=1", "tp=1,dp=1,ranks=3",
-                                          "tp=2,dp=2"};
+  const std::vector<std::string> specs = {"tp=1,dp=1", "tp=4,dp=1", "tp=1,dp=4,zero=1",
+                                          "tp=1,dp=1,ranks=3", "tp=2,dp=2"};
   for (const std::string& a : specs) {
     for (const std::string& b : specs) {
       SCOPED_TRACE(a + " to " + b);
@@ -396,9 +411,10 @@ TEST(Cases, C14ZeroBytePieces) {
   }
 }
 
-// Everyone sends to all others: `pieces` between each pair of `n` ranks, of sizes from 4 B to `largest`.
-std::pair<std::shared_ptr<const ShardMap>, std::shared_ptr<const ShardMap>> AllToAll(int n, int pieces,
-                                                                                     int64_t largest) {
+// Everyone sends to all others: `pieces` between each pair of `n` ranks, of sizes from 4 B to
+// `largest`.
+std::pair<std::shared_ptr<const ShardMap>, std::shared_ptr<const ShardMap>> AllToAll(
+    int n, int pieces, int64_t largest) {
   auto catalog = std::make_shared<StateCatalog>();
   std::vector<vps::ExplicitShardMap::Holding> before;
   std::vector<vps::ExplicitShardMap::Holding> after;
@@ -407,7 +423,8 @@ std::pair<std::shared_ptr<const ShardMap>, std::shared_ptr<const ShardMap>> AllT
     after.push_back({r, {{"a", vps::Kind::kParam, vps::DType::kF32, 0}}, {}});
   }
   Random random(static_cast<uint64_t>(n * 1000 + pieces));
-  const auto place = [](vps::ExplicitShardMap::Holding* holding, vps::TensorId tensor, int64_t elems) {
+  const auto place = [](vps::ExplicitShardMap::Holding* holding, vps::TensorId tensor,
+                        int64_t elems) {
     const int64_t start = holding->buffers[0].elems;
     holding->shards.push_back({tensor, vps::Box({0}, {elems}), 0, start, {1}});
     holding->buffers[0].elems += elems;
@@ -443,8 +460,8 @@ State Numbered(const ShardMap& map) {
     for (const vps::Shard& shard : map.ShardsOf(rank)) {
       auto& bytes = state[rank][static_cast<size_t>(shard.buffer)];
       for (int64_t i = 0; i < shard.box.elems(); ++i) {
-        const auto value = static_cast<uint32_t>(Mix64(static_cast<uint64_t>(shard.tensor) << 32 |
-                                                       static_cast<uint64_t>(i)));
+        const auto value = static_cast<uint32_t>(
+            Mix64(static_cast<uint64_t>(shard.tensor) << 32 | static_cast<uint64_t>(i)));
         std::memcpy(&bytes[static_cast<size_t>((shard.offset + i) * 4)], &value, 4);
       }
     }
@@ -454,7 +471,8 @@ State Numbered(const ShardMap& map) {
 
 TEST(Cases, C25AllToAllNeverHangs) {
   for (const int n : {3, 4, 5}) {
-    for (const auto& [pieces, largest] : {std::pair{1, 4}, {1, 8 << 20}, {17, 4096}, {500, 1 << 16}}) {
+    for (const auto& [pieces, largest] :
+         {std::pair{1, 4}, {1, 8 << 20}, {17, 4096}, {500, 1 << 16}}) {
       if (n > 3 && pieces == 500) continue;
       SCOPED_TRACE(fmt::format("{} ranks, {} pieces, {} bytes", n, pieces, largest));
       const auto [from, to] = AllToAll(n, pieces, largest);
@@ -502,7 +520,8 @@ TEST(Cases, C26RanksOfASubgroup) {
   }
 }
 
-// C28: a piece of 5 MiB + 4 B over a transport that takes 1 MiB, and a length that the two sides see differently.
+// C28: a piece of 5 MiB + 4 B over a transport that takes 1 MiB, and a length that the two sides
+// see differently.
 TEST(Cases, C28LongPiecesAreCutAndMismatchesAreErrors) {
   auto catalog = std::make_shared<StateCatalog>();
   vps::Parameter p = ParameterOf("long", {(5 << 20) + 3}, vps::Split::None(), 0);
@@ -512,7 +531,8 @@ TEST(Cases, C28LongPiecesAreCutAndMismatchesAreErrors) {
   const auto to = MapOf(catalog, "dp=1,ranks=1");
   State before;
   before[0] = {std::vector<std::byte>((5 << 20) + 3)};
-  for (size_t i = 0; i < before[0][0].size(); ++i) before[0][0][i] = static_cast<std::byte>(Mix64(i));
+  for (size_t i = 0; i < before[0][0].size(); ++i)
+    before[0][0][i] = static_cast<std::byte>(Mix64(i));
   SwitchOptions options;
   options.transport = {.max_message = 1 << 20};
   const SwitchResult result = RunSwitch(*from, before, *to, options);
@@ -542,7 +562,8 @@ TEST(Cases, C16MastersKeepEveryBit) {
     const auto bits = std::bit_cast<uint32_t>(master);
     return catalog->tensor(e.tensor).dtype == vps::DType::kBF16 ? (bits + 0x8000U) >> 16 : bits;
   };
-  for (const auto& [a, b] : {std::pair{"dp=4,zero=1", "dp=2,zero=1"}, {"tp=2,dp=2,zero=1", "tp=1,dp=3,zero=1"}}) {
+  for (const auto& [a, b] :
+       {std::pair{"dp=4,zero=1", "dp=2,zero=1"}, {"tp=2,dp=2,zero=1", "tp=1,dp=3,zero=1"}}) {
     const auto from = MapOf(catalog, a);
     const auto to = MapOf(catalog, b);
     const SwitchResult result = RunSwitch(*from, MakeState(*from, value), *to, {});

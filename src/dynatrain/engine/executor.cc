@@ -17,7 +17,8 @@ using transport::Transport;
 // Adds the time it lives to a share of the report.
 class Stopwatch {
  public:
-  Stopwatch(const Clock& clock, Duration* share) : clock_(clock), share_(share), start_(clock.Now()) {}
+  Stopwatch(const Clock& clock, Duration* share)
+      : clock_(clock), share_(share), start_(clock.Now()) {}
   ~Stopwatch() { *share_ += clock_.Now() - start_; }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
@@ -37,8 +38,8 @@ struct InFlight {
 
 class Execution {
  public:
-  Execution(const Program& program, const StateBuffers& old_state, StateBuffers* new_state, Transport& transport,
-            StagingMemory* staging, const Clock& clock, Duration timeout)
+  Execution(const Program& program, const StateBuffers& old_state, StateBuffers* new_state,
+            Transport& transport, StagingMemory* staging, const Clock& clock, Duration timeout)
       : program_(program),
         old_(old_state),
         new_(new_state),
@@ -99,12 +100,14 @@ class Execution {
       return InvalidArgument("a program of rank {} over a transport of rank {}", program_.rank,
                              transport_.rank());
     }
-    if (chunk_ < 1) return InvalidArgument("messages of at most {} bytes; at least 1 is right", chunk_);
+    if (chunk_ < 1)
+      return InvalidArgument("messages of at most {} bytes; at least 1 is right", chunk_);
     DT_RETURN_IF_ERROR(CheckState(old_, program_.old_buffers, "old"));
     DT_RETURN_IF_ERROR(CheckState(*new_, program_.new_buffers, "new"));
     for (const Phase& phase : program_.phases) {
       for (const Message& message : phase.sends) DT_RETURN_IF_ERROR(CheckFragments(message, old_));
-      for (const Message& message : phase.receives) DT_RETURN_IF_ERROR(CheckFragments(message, *new_));
+      for (const Message& message : phase.receives)
+        DT_RETURN_IF_ERROR(CheckFragments(message, *new_));
     }
     return Status::Ok();
   }
@@ -112,14 +115,15 @@ class Execution {
   Status CheckState(const StateBuffers& state, const std::vector<vps::Buffer>& wanted,
                     std::string_view which) const {
     if (state.num_buffers() != static_cast<int>(wanted.size())) {
-      return InvalidArgument("rank {}: the {} state has {} buffers where its layout has {}", program_.rank,
-                             which, state.num_buffers(), wanted.size());
+      return InvalidArgument("rank {}: the {} state has {} buffers where its layout has {}",
+                             program_.rank, which, state.num_buffers(), wanted.size());
     }
     for (size_t i = 0; i < wanted.size(); ++i) {
       const vps::Buffer& buffer = state.buffer(static_cast<vps::BufferIndex>(i));
       if (buffer.bytes() != wanted[i].bytes()) {
-        return InvalidArgument("rank {}: {} buffer {} has {} bytes where its layout has {}", program_.rank,
-                               which, wanted[i].name, buffer.bytes(), wanted[i].bytes());
+        return InvalidArgument("rank {}: {} buffer {} has {} bytes where its layout has {}",
+                               program_.rank, which, wanted[i].name, buffer.bytes(),
+                               wanted[i].bytes());
       }
     }
     return Status::Ok();
@@ -133,7 +137,8 @@ class Execution {
       if (region.buffer < 0 || region.buffer >= state.num_buffers() ||
           !Fits(region, state.buffer(region.buffer).bytes())) {
         return InvalidArgument("rank {}: tensor {} {} reaches outside buffer {}", program_.rank,
-                               NameOf(fragment.piece.tensor), fragment.piece.box.ToString(), region.buffer);
+                               NameOf(fragment.piece.tensor), fragment.piece.box.ToString(),
+                               region.buffer);
       }
     }
     if (bytes == message.bytes) return Status::Ok();
@@ -175,12 +180,13 @@ class Execution {
     }
     if (!staging_->checks()) return Status::Ok();
     auto& hashes = staging_->CheckOf(action.phase, action.index, /*sending=*/false).hashes;
-    return ForEachHashChunk(std::as_writable_bytes(std::span(hashes)), [&](ByteSpan part) -> Status {
-      DT_ASSIGN_OR_RETURN(const OpId op,
-                          transport_.Receive(message.peer, TagOf(message, Wire::kHashes), part));
-      flight.chunks.push_back(op);
-      return Status::Ok();
-    });
+    return ForEachHashChunk(
+        std::as_writable_bytes(std::span(hashes)), [&](ByteSpan part) -> Status {
+          DT_ASSIGN_OR_RETURN(
+              const OpId op, transport_.Receive(message.peer, TagOf(message, Wire::kHashes), part));
+          flight.chunks.push_back(op);
+          return Status::Ok();
+        });
   }
 
   template <class Bytes, class Visit>
@@ -235,8 +241,10 @@ class Execution {
     auto begin = static_cast<ByteCount>(flight->chunks.size()) * chunk_;
     while (begin < ready && (begin + chunk_ <= ready || ready == message.bytes)) {
       const ByteCount bytes = std::min(chunk_, message.bytes - begin);
-      const ConstByteSpan part = run.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
-      DT_ASSIGN_OR_RETURN(const OpId op, transport_.Send(message.peer, TagOf(message, Wire::kData), part));
+      const ConstByteSpan part =
+          run.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+      DT_ASSIGN_OR_RETURN(const OpId op,
+                          transport_.Send(message.peer, TagOf(message, Wire::kData), part));
       flight->chunks.push_back(op);
       begin += bytes;
     }
@@ -252,12 +260,13 @@ class Execution {
       }
     }
     const Stopwatch watch(clock_, &report_.wire);
-    return ForEachHashChunk(std::as_bytes(std::span(check.hashes)), [&](ConstByteSpan part) -> Status {
-      DT_ASSIGN_OR_RETURN(const OpId op,
-                          transport_.Send(message.peer, TagOf(message, Wire::kHashes), part));
-      flight->chunks.push_back(op);
-      return Status::Ok();
-    });
+    return ForEachHashChunk(
+        std::as_bytes(std::span(check.hashes)), [&](ConstByteSpan part) -> Status {
+          DT_ASSIGN_OR_RETURN(const OpId op,
+                              transport_.Send(message.peer, TagOf(message, Wire::kHashes), part));
+          flight->chunks.push_back(op);
+          return Status::Ok();
+        });
   }
 
   void RunCopies(const Phase& phase) {
@@ -281,11 +290,13 @@ class Execution {
     const auto unpack = [&](const Region& slab) {
       const ByteCount begin = end;
       end += slab.bytes();
-      while (status.ok() && static_cast<ByteCount>(waited) * chunk_ < end) status = WaitFor(flight.chunks[waited++]);
+      while (status.ok() && static_cast<ByteCount>(waited) * chunk_ < end)
+        status = WaitFor(flight.chunks[waited++]);
       if (status.ok()) UnpackOne(slab, begin, flight.staging);
     };
     if (!message.in_place) {
-      for (const Fragment& fragment : message.fragments) ForEachSlab(fragment.region, chunk_, unpack);
+      for (const Fragment& fragment : message.fragments)
+        ForEachSlab(fragment.region, chunk_, unpack);
       DT_RETURN_IF_ERROR(status);
     }
     while (waited < flight.chunks.size()) DT_RETURN_IF_ERROR(WaitFor(flight.chunks[waited++]));
@@ -307,10 +318,11 @@ class Execution {
           staging_->CheckOf(action.phase, static_cast<int32_t>(m), /*sending=*/false);
       for (size_t i = 0; i < check.regions.size(); ++i) {
         const Region& region = check.regions[i];
-        if (HashRegion(std::as_const(*new_).bytes(region.buffer), region) == check.hashes[i]) continue;
+        if (HashRegion(std::as_const(*new_).bytes(region.buffer), region) == check.hashes[i])
+          continue;
         const planner::Piece& piece = message.fragments[i].piece;
-        return DataLoss("tensor {} {}: what rank {} holds now is not what rank {} has", NameOf(piece.tensor),
-                        piece.box.ToString(), program_.rank, message.peer);
+        return DataLoss("tensor {} {}: what rank {} holds now is not what rank {} has",
+                        NameOf(piece.tensor), piece.box.ToString(), program_.rank, message.peer);
       }
     }
     return Status::Ok();
@@ -327,7 +339,8 @@ class Execution {
 
   void GiveBack(const std::vector<MemoryRange>& ranges) {
     const Stopwatch watch(clock_, &report_.memory);
-    for (const MemoryRange& range : ranges) old_.storage(range.buffer)->GiveBack(range.begin, range.bytes);
+    for (const MemoryRange& range : ranges)
+      old_.storage(range.buffer)->GiveBack(range.begin, range.bytes);
   }
 
   // The needer has unpacked and checked all of the phase: the source may forget it.
@@ -337,20 +350,22 @@ class Execution {
     auto& [sent, received] = staging_->AcknowledgementOf(action);
     if (op.sending) {
       sent = AcknowledgementFor(op);
-      DT_ASSIGN_OR_RETURN(SlotOf(action, true).acknowledgement,
-                          transport_.Send(op.message->peer, op.tag, std::as_bytes(std::span(&sent, 1))));
+      DT_ASSIGN_OR_RETURN(
+          SlotOf(action, true).acknowledgement,
+          transport_.Send(op.message->peer, op.tag, std::as_bytes(std::span(&sent, 1))));
       return Status::Ok();
     }
-    DT_ASSIGN_OR_RETURN(
-        SlotOf(action, false).acknowledgement,
-        transport_.Receive(op.message->peer, op.tag, std::as_writable_bytes(std::span(&received, 1))));
+    DT_ASSIGN_OR_RETURN(SlotOf(action, false).acknowledgement,
+                        transport_.Receive(op.message->peer, op.tag,
+                                           std::as_writable_bytes(std::span(&received, 1))));
     return Status::Ok();
   }
 
   Status FinishAcknowledgement(const Action& action) {
     const WireOp op = *WireOpOf(program_, action);
     DT_RETURN_IF_ERROR(WaitFor(SlotOf(action, op.sending).acknowledgement));
-    if (op.sending || staging_->AcknowledgementOf(action).received == AcknowledgementFor(op)) return Status::Ok();
+    if (op.sending || staging_->AcknowledgementOf(action).received == AcknowledgementFor(op))
+      return Status::Ok();
     return DataLoss("rank {}: rank {} acknowledged something else than phase {}", program_.rank,
                     op.message->peer, action.phase);
   }
@@ -359,8 +374,9 @@ class Execution {
 
   std::string NameOf(vps::TensorId tensor) const {
     const auto& names = program_.tensor_names;
-    const auto it = std::lower_bound(names.begin(), names.end(), tensor,
-                                     [](const auto& entry, vps::TensorId id) { return entry.first < id; });
+    const auto it =
+        std::lower_bound(names.begin(), names.end(), tensor,
+                         [](const auto& entry, vps::TensorId id) { return entry.first < id; });
     return it != names.end() && it->first == tensor ? it->second : fmt::format("#{}", tensor);
   }
 
@@ -386,9 +402,9 @@ Result<Verify> ParseVerify(std::string_view name) {
   return InvalidArgument("verify {}: off, moved or full", name);
 }
 
-Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state, StateBuffers* new_state,
-                                Transport& transport, Staging* staging, Verify verify, const Clock& clock,
-                                Duration timeout) {
+Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state,
+                                StateBuffers* new_state, Transport& transport, Staging* staging,
+                                Verify verify, const Clock& clock, Duration timeout) {
   auto* memory = dynamic_cast<StagingMemory*>(staging);
   DT_CHECK(memory != nullptr);
   DT_CHECK_MSG(memory->checks() == (verify != Verify::kOff), "staging was made for another verify");

@@ -29,8 +29,9 @@ std::vector<double> FairRates(const std::vector<double>& capacity,
     }
     for (size_t f = 0; f < links_of.size(); ++f) {
       if (rates[f] >= 0) continue;
-      const bool stays = std::any_of(links_of[f].begin(), links_of[f].end(),
-                                     [&full](int32_t link) { return full[static_cast<size_t>(link)]; });
+      const bool stays = std::any_of(links_of[f].begin(), links_of[f].end(), [&full](int32_t link) {
+        return full[static_cast<size_t>(link)];
+      });
       if (!stays) continue;
       rates[f] = share;
       --unset;

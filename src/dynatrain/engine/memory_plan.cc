@@ -11,7 +11,8 @@ using vps::BufferIndex;
 // A phase number for each granule of each buffer.
 class GranuleTable {
  public:
-  GranuleTable(const std::vector<Buffer>& buffers, ByteCount granule, int32_t initial) : granule_(granule) {
+  GranuleTable(const std::vector<Buffer>& buffers, ByteCount granule, int32_t initial)
+      : granule_(granule) {
     for (const Buffer& buffer : buffers) {
       bytes_.push_back(MemoryBytes(buffer));
       phase_of_.emplace_back(static_cast<size_t>((bytes_.back() + granule - 1) / granule), initial);
@@ -32,14 +33,16 @@ class GranuleTable {
       size_t end = begin + 1;
       while (end < phases.size() && phases[end] == phases[begin]) ++end;
       const auto first = static_cast<ByteCount>(begin) * granule_;
-      const auto last = std::min(static_cast<ByteCount>(end) * granule_, bytes_[static_cast<size_t>(buffer)]);
+      const auto last =
+          std::min(static_cast<ByteCount>(end) * granule_, bytes_[static_cast<size_t>(buffer)]);
       visit(phases[begin], MemoryRange{buffer, first, last - first});
       begin = end;
     }
   }
 
  private:
-  // Axes from `axis` on, at element `offset`. Axes that step by less than a granule touch all granules between.
+  // Axes from `axis` on, at element `offset`. Axes that step by less than a granule touch all
+  // granules between.
   template <class Update>
   void Touch(const Region& region, int axis, int64_t offset, const Update& update) {
     int64_t largest = 0;
@@ -85,7 +88,9 @@ ByteCount PeakOf(const Program& program) {
 
 }  // namespace
 
-ByteCount MemoryBytes(const Buffer& buffer) { return (buffer.bytes() + kPageBytes - 1) / kPageBytes * kPageBytes; }
+ByteCount MemoryBytes(const Buffer& buffer) {
+  return (buffer.bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
 
 ByteCount PlanMemory(ByteCount granule_bytes, Program* program) {
   const auto phases = static_cast<int32_t>(program->phases.size());
@@ -99,7 +104,8 @@ ByteCount PlanMemory(ByteCount granule_bytes, Program* program) {
       for (const Fragment& fragment : message.fragments) last_read.Touch(fragment.region, later);
     }
     for (const Message& message : phase.receives) {
-      for (const Fragment& fragment : message.fragments) first_write.Touch(fragment.region, earlier);
+      for (const Fragment& fragment : message.fragments)
+        first_write.Touch(fragment.region, earlier);
     }
     for (const LocalCopy& copy : phase.copies) {
       last_read.Touch(copy.from, later);

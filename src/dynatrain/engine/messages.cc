@@ -36,7 +36,8 @@ class MessageBuilder {
     for (auto& [round, message] : by_round_) {
       const int64_t tag = (phase * rounds + round) * kTagsPerMessage;
       if (tag + kTagsPerMessage > INT32_MAX) {
-        return InvalidArgument("{} phases of {} rounds need more tags than 2^31", phase + 1, rounds);
+        return InvalidArgument("{} phases of {} rounds need more tags than 2^31", phase + 1,
+                               rounds);
       }
       message.tag = static_cast<transport::Tag>(tag);
       message.in_place = IsOneRun(message.fragments);
@@ -77,7 +78,8 @@ Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase
 std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& program) {
   std::map<std::pair<bool, int32_t>, ByteCount> slots;
   for (const Action& action : ActionsOf(program)) {
-    if (action.kind != Action::Kind::kPostSend && action.kind != Action::Kind::kPostReceive) continue;
+    if (action.kind != Action::Kind::kPostSend && action.kind != Action::Kind::kPostReceive)
+      continue;
     const WireOp op = *WireOpOf(program, action);
     ByteCount& bytes = slots[{op.sending, action.slot}];
     if (!op.message->in_place) bytes = std::max(bytes, op.message->bytes);

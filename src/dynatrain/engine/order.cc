@@ -39,7 +39,8 @@ class ActionList {
  public:
   using Kind = Action::Kind;
 
-  explicit ActionList(const Program& program) : program_(program), window_(std::max(1, program.window)) {}
+  explicit ActionList(const Program& program)
+      : program_(program), window_(std::max(1, program.window)) {}
 
   // All messages, copies and checks of phases [first, last), which share one window.
   void AddData(int32_t first, int32_t last) {
@@ -104,7 +105,8 @@ class ActionList {
       post(steps[static_cast<size_t>(k)], k);
       if (k >= window_ - 1) finish(steps[static_cast<size_t>(k - window_ + 1)], k - window_ + 1);
     }
-    for (int32_t k = std::max(0, count - window_ + 1); k < count; ++k) finish(steps[static_cast<size_t>(k)], k);
+    for (int32_t k = std::max(0, count - window_ + 1); k < count; ++k)
+      finish(steps[static_cast<size_t>(k)], k);
   }
 
   const Program& program_;
@@ -128,7 +130,8 @@ int32_t RoundOf(int32_t a, int32_t b, int32_t n) {
   return static_cast<int32_t>((int64_t{a} + b) % fixed);
 }
 
-RoundTable::RoundTable(std::vector<RankId> ranks, const planner::Topology& topology) : ranks_(std::move(ranks)) {
+RoundTable::RoundTable(std::vector<RankId> ranks, const planner::Topology& topology)
+    : ranks_(std::move(ranks)) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const bool same_node = i > 0 && topology.NodeOf(ranks_[i]) == topology.NodeOf(ranks_[i - 1]);
     if (!same_node) ++num_nodes_;

@@ -1,5 +1,5 @@
-// The order of a program: which pairs meet in which round, and what a rank does one after the other. The executor, the
-// checker and the simulator all follow ActionsOf.
+// The order of a program: which pairs meet in which round, and what a rank does one after the
+// other. The executor, the checker and the simulator all follow ActionsOf.
 #ifndef DYNATRAIN_ENGINE_ORDER_H_
 #define DYNATRAIN_ENGINE_ORDER_H_
 
@@ -11,20 +11,24 @@
 
 namespace dynatrain::engine {
 
-// The round in which participants `a` and `b` of `n` meet. In one round each participant meets at most one other. XOR for a
-// power of two (rounds 1 .. n-1), else the circle method (0 .. n-1; an odd n sits one out per round).
+// The round in which participants `a` and `b` of `n` meet. In one round each participant meets at
+// most one other. XOR for a power of two (rounds 1 .. n-1), else the circle method (0 .. n-1; an
+// odd n sits one out per round).
 int32_t RoundOf(int32_t a, int32_t b, int32_t n);
 int32_t NumRounds(int32_t n);  // all rounds are below it
 
-// The rounds of ranks on nodes, in two levels: first each node by itself, then node meets node in node rounds, and inside a
-// node round rank meets rank in local rounds. Nodes count the ranks that take part; smaller ones are padded to the largest, whose
-// size is the number of local rounds. So at any time a node exchanges with one other node. Immutable.
+// The rounds of ranks on nodes, in two levels: first each node by itself, then node meets node in
+// node rounds, and inside a node round rank meets rank in local rounds. Nodes count the ranks that
+// take part; smaller ones are padded to the largest, whose size is the number of local rounds. So
+// at any time a node exchanges with one other node. Immutable.
 class RoundTable {
  public:
   RoundTable(std::vector<RankId> ranks, const planner::Topology& topology);  // ranks ascend
   // Symmetric. kInvalidArgument if a rank does not take part.
   Result<int32_t> RoundOf(RankId a, RankId b) const;
-  int32_t num_rounds() const { return (num_nodes_ + 1) * largest_node_; }  // all rounds are below it
+  int32_t num_rounds() const {
+    return (num_nodes_ + 1) * largest_node_;
+  }  // all rounds are below it
 
  private:
   struct Place {
@@ -49,18 +53,18 @@ inline constexpr transport::Tag kTagsPerMessage = 4;
 
 struct Action {
   enum class Kind : uint8_t {
-    kTake,               // kStream: drop old memory that nobody needs, take new memory
-    kPostReceive,        // message `index` of phase.receives
-    kPostSend,           // pack and post message `index` of phase.sends
-    kCopies,             // all local copies of the phase
-    kFinishReceive,      // wait for it, unpack
-    kFinishSend,         // wait for it
-    kVerify,             // compare the hashes of everything received in the phase
-    kPostAckSend,        // kStream: acknowledge message `index` of phase.receives
-    kPostAckReceive,     // kStream: of message `index` of phase.sends
-    kFinishAckSend,      // wait for it
-    kFinishAckReceive,   // wait for it
-    kRelease             // kStream: give back old memory that the phase was the last to need
+    kTake,              // kStream: drop old memory that nobody needs, take new memory
+    kPostReceive,       // message `index` of phase.receives
+    kPostSend,          // pack and post message `index` of phase.sends
+    kCopies,            // all local copies of the phase
+    kFinishReceive,     // wait for it, unpack
+    kFinishSend,        // wait for it
+    kVerify,            // compare the hashes of everything received in the phase
+    kPostAckSend,       // kStream: acknowledge message `index` of phase.receives
+    kPostAckReceive,    // kStream: of message `index` of phase.sends
+    kFinishAckSend,     // wait for it
+    kFinishAckReceive,  // wait for it
+    kRelease            // kStream: give back old memory that the phase was the last to need
   };
   Kind kind;
   int32_t phase;
@@ -77,9 +81,10 @@ struct WireOp {
 };
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action);
 
-// One rank's actions in order. At most program.window messages per direction are between post and finish; a message waits
-// for none that has a larger (phase, round); the acknowledgements of a phase come after all its messages, by round. In mode
-// kKeep the phases run into each other; in mode kStream a phase begins when the one before is acknowledged.
+// One rank's actions in order. At most program.window messages per direction are between post and
+// finish; a message waits for none that has a larger (phase, round); the acknowledgements of a
+// phase come after all its messages, by round. In mode kKeep the phases run into each other; in
+// mode kStream a phase begins when the one before is acknowledged.
 std::vector<Action> ActionsOf(const Program& program);
 
 }  // namespace dynatrain::engine

@@ -18,8 +18,10 @@ TEST(Order, EveryPairMeetsOnceAndEveryRoundIsAMatching) {
         EXPECT_EQ(round, RoundOf(b, a, n));
         EXPECT_GE(round, 0);
         EXPECT_LT(round, NumRounds(n));
-        EXPECT_TRUE(busy.insert({round, a}).second) << n << ": " << a << " meets two in round " << round;
-        EXPECT_TRUE(busy.insert({round, b}).second) << n << ": " << b << " meets two in round " << round;
+        EXPECT_TRUE(busy.insert({round, a}).second)
+            << n << ": " << a << " meets two in round " << round;
+        EXPECT_TRUE(busy.insert({round, b}).second)
+            << n << ": " << b << " meets two in round " << round;
       }
     }
   }
@@ -27,9 +29,12 @@ TEST(Order, EveryPairMeetsOnceAndEveryRoundIsAMatching) {
 
 // In one node round a node meets one other node at most, and in each round a rank one other rank.
 TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
-  for (const std::vector<RankId>& ranks :
-       {std::vector<RankId>{0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 4, 5, 6, 8, 9, 10}, {0, 3, 4, 9, 10, 11, 12, 13, 20},
-        {2, 3, 5, 7, 11, 13, 17, 19, 23, 29}, {5}, {1, 2}}) {
+  for (const std::vector<RankId>& ranks : {std::vector<RankId>{0, 1, 2, 3, 4, 5, 6, 7},
+                                           {0, 1, 2, 4, 5, 6, 8, 9, 10},
+                                           {0, 3, 4, 9, 10, 11, 12, 13, 20},
+                                           {2, 3, 5, 7, 11, 13, 17, 19, 23, 29},
+                                           {5},
+                                           {1, 2}}) {
     for (const int32_t per_node : {1, 2, 3, 4, 8, 1 << 20}) {
       const planner::Topology topology{.ranks_per_node = per_node};
       const RoundTable table(ranks, topology);
@@ -49,13 +54,16 @@ TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
         }
       }
       std::set<std::pair<int32_t, int32_t>> node_busy;
-      for (const auto& [round, node, other] : node_pairs) EXPECT_TRUE(node_busy.insert({round, node}).second);
+      for (const auto& [round, node, other] : node_pairs)
+        EXPECT_TRUE(node_busy.insert({round, node}).second);
     }
   }
   EXPECT_EQ(RoundTable({0, 1}, {}).RoundOf(0, 2).status().code(), StatusCode::kInvalidArgument);
 }
 
-Message Of(int32_t round) { return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false}; }
+Message Of(int32_t round) {
+  return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false};
+}
 
 // Follows a list of actions: what is in flight, by (sending, slot).
 struct Follower {
@@ -101,7 +109,8 @@ TEST(Order, NoMoreThanTheWindowIsInFlightAndSlotsAreFreeWhenUsed) {
   }
 }
 
-// A streamed phase takes, moves, verifies, acknowledges and releases, and only then the next one begins.
+// A streamed phase takes, moves, verifies, acknowledges and releases, and only then the next one
+// begins.
 TEST(Order, StreamedPhasesDoNotOverlap) {
   Phase phase;
   for (const int32_t round : {1, 2}) phase.receives.push_back(Of(round));
@@ -117,11 +126,12 @@ TEST(Order, StreamedPhasesDoNotOverlap) {
     last = action.phase;
     if (action.phase == 0) kinds.push_back(action.kind);
   }
-  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kTake, Kind::kPostReceive, Kind::kPostReceive, Kind::kPostSend,
-                                      Kind::kCopies, Kind::kFinishReceive, Kind::kFinishReceive, Kind::kFinishSend,
-                                      Kind::kVerify, Kind::kPostAckSend, Kind::kPostAckReceive, Kind::kPostAckSend,
-                                      Kind::kFinishAckSend, Kind::kFinishAckReceive, Kind::kFinishAckSend,
-                                      Kind::kRelease}));
+  EXPECT_EQ(kinds,
+            (std::vector<Kind>{Kind::kTake, Kind::kPostReceive, Kind::kPostReceive, Kind::kPostSend,
+                               Kind::kCopies, Kind::kFinishReceive, Kind::kFinishReceive,
+                               Kind::kFinishSend, Kind::kVerify, Kind::kPostAckSend,
+                               Kind::kPostAckReceive, Kind::kPostAckSend, Kind::kFinishAckSend,
+                               Kind::kFinishAckReceive, Kind::kFinishAckSend, Kind::kRelease}));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ using planner::Piece;
 using vps::Box;
 using vps::TensorId;
 
-PhaseCuts::PhaseCuts(const vps::StateCatalog& catalog, int32_t phases) : catalog_(catalog), phases_(phases) {
+PhaseCuts::PhaseCuts(const vps::StateCatalog& catalog, int32_t phases)
+    : catalog_(catalog), phases_(phases) {
   DT_CHECK(phases >= 1);
   for (const vps::StateTensor& tensor : catalog.tensors()) {
     starts_.push_back(total_);
@@ -21,7 +22,8 @@ int64_t PhaseCuts::BlockOf(TensorId tensor) const {
   const int64_t most = total_ / phases_ / 8 / elem_bytes;
   const vps::Shape& shape = catalog_.shape_of(tensor);
   int64_t block = 1;
-  for (int axis = shape.dims() - 1; axis >= 0 && block * shape[axis] <= most; --axis) block *= shape[axis];
+  for (int axis = shape.dims() - 1; axis >= 0 && block * shape[axis] <= most; --axis)
+    block *= shape[axis];
   return std::max<int64_t>(block, 1);
 }
 
@@ -44,7 +46,8 @@ void PhaseCuts::Visit(const Piece& piece, const Visitor& visit) const {
   const int64_t block = BlockOf(piece.tensor);
   const ByteCount elem_bytes = vps::ElemBytes(catalog_.tensor(piece.tensor).dtype);
   __extension__ using Wide = __int128;
-  const ByteCount start = starts_[static_cast<size_t>(piece.tensor)] + vps::FlatIndex(whole, piece.box.lo()) * elem_bytes;
+  const ByteCount start = starts_[static_cast<size_t>(piece.tensor)] +
+                          vps::FlatIndex(whole, piece.box.lo()) * elem_bytes;
   // Rounding down can only move the piece's first element to a later phase.
   auto phase = static_cast<int32_t>(Wide{start} * phases_ / total_);
   int64_t left = piece.box.elems();

@@ -11,15 +11,16 @@
 
 namespace dynatrain::engine {
 
-// Logical order is all tensors of the catalog one behind the other, each in row-major order. K phases cut it into K runs of
-// about equal bytes; a cut is moved down to a multiple of the tensor's longest trailing block of at most an eighth of a run, so
-// that runs are few boxes.
+// Logical order is all tensors of the catalog one behind the other, each in row-major order. K
+// phases cut it into K runs of about equal bytes; a cut is moved down to a multiple of the tensor's
+// longest trailing block of at most an eighth of a run, so that runs are few boxes.
 class PhaseCuts {
  public:
   // Precondition: phases >= 1. The catalog must outlive this.
   PhaseCuts(const vps::StateCatalog& catalog, int32_t phases);
 
-  // Calls visit(phase, part) for the parts of a piece: phases ascend, the parts of one phase are in row-major order.
+  // Calls visit(phase, part) for the parts of a piece: phases ascend, the parts of one phase are in
+  // row-major order.
   using Visitor = std::function<void(int32_t phase, const planner::Piece& part)>;
   void Visit(const planner::Piece& piece, const Visitor& visit) const;
 

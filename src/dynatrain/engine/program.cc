@@ -26,17 +26,20 @@ constexpr uint64_t kProgramVersion = 3;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {
-    return x->tensor == y->tensor && x->box == y->box && x->offset == y->offset && x->strides == y->strides;
+    return x->tensor == y->tensor && x->box == y->box && x->offset == y->offset &&
+           x->strides == y->strides;
   });
 }
 
-std::vector<std::vector<const Shard*>> ByBuffer(const std::vector<Shard>& shards, size_t num_buffers) {
+std::vector<std::vector<const Shard*>> ByBuffer(const std::vector<Shard>& shards,
+                                                size_t num_buffers) {
   std::vector<std::vector<const Shard*>> by_buffer(num_buffers);
   for (const Shard& shard : shards) by_buffer[static_cast<size_t>(shard.buffer)].push_back(&shard);
   return by_buffer;
 }
 
-// A new buffer takes over an old one that holds the same elements at the same places, and nothing else.
+// A new buffer takes over an old one that holds the same elements at the same places, and nothing
+// else.
 std::vector<BufferIndex> FindAliases(const Program& program) {
   const auto old_places = ByBuffer(program.old_shards, program.old_buffers.size());
   const auto new_places = ByBuffer(program.new_shards, program.new_buffers.size());
@@ -52,8 +55,10 @@ std::vector<BufferIndex> FindAliases(const Program& program) {
     const auto it = by_first.find({new_places[i][0]->tensor, new_places[i][0]->box});
     if (it == by_first.end()) continue;
     const Buffer& old = program.old_buffers[static_cast<size_t>(it->second)];
-    const bool fits = program.new_buffers[i].elems <= old.elems && program.new_buffers[i].dtype == old.dtype;
-    if (fits && SamePlaces(old_places[static_cast<size_t>(it->second)], new_places[i])) alias[i] = it->second;
+    const bool fits =
+        program.new_buffers[i].elems <= old.elems && program.new_buffers[i].dtype == old.dtype;
+    if (fits && SamePlaces(old_places[static_cast<size_t>(it->second)], new_places[i]))
+      alias[i] = it->second;
   }
   return alias;
 }
@@ -64,7 +69,8 @@ Status AddCopy(const Piece& piece, Program* program, Phase* phase) {
     program->stats.aliased_bytes += to.bytes();
     return Status::Ok();
   }
-  DT_ASSIGN_OR_RETURN(const Region from, RegionOf(piece, program->old_shards, program->old_buffers));
+  DT_ASSIGN_OR_RETURN(const Region from,
+                      RegionOf(piece, program->old_shards, program->old_buffers));
   phase->copies.push_back({piece, from, to});
   return Status::Ok();
 }
@@ -76,7 +82,8 @@ Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const R
   const PhaseCuts cuts(catalog, count);
   std::vector<std::vector<Transfer>> receives(program->phases.size());
   std::vector<std::vector<Transfer>> sends(program->phases.size());
-  const auto deal = [&cuts](const std::vector<Transfer>& transfers, std::vector<std::vector<Transfer>>* phases) {
+  const auto deal = [&cuts](const std::vector<Transfer>& transfers,
+                            std::vector<std::vector<Transfer>>* phases) {
     for (const Transfer& transfer : transfers) {
       cuts.Visit(transfer.piece, [&](int32_t phase, const Piece& part) {
         (*phases)[static_cast<size_t>(phase)].push_back({part, transfer.peer});
@@ -89,12 +96,14 @@ Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const R
     const auto i = static_cast<size_t>(p);
     DT_ASSIGN_OR_RETURN(program->phases[i].receives,
                         BuildMessages(*program, p, receives[i], rounds, /*sending=*/false));
-    DT_ASSIGN_OR_RETURN(program->phases[i].sends, BuildMessages(*program, p, sends[i], rounds, /*sending=*/true));
+    DT_ASSIGN_OR_RETURN(program->phases[i].sends,
+                        BuildMessages(*program, p, sends[i], rounds, /*sending=*/true));
   }
   Status status;
   for (const Piece& piece : route.keeps) {
     cuts.Visit(piece, [&](int32_t phase, const Piece& part) {
-      if (status.ok()) status = AddCopy(part, program, &program->phases[static_cast<size_t>(phase)]);
+      if (status.ok())
+        status = AddCopy(part, program, &program->phases[static_cast<size_t>(phase)]);
     });
   }
   return status;
@@ -122,7 +131,8 @@ ByteCount Total(const std::vector<Buffer>& buffers, const BytesOf& bytes_of) {
 
 ByteCount StagingBytes(const Program& program) {
   ByteCount total = 0;
-  for (const auto& [slot, bytes] : StagingSlots(program)) total += (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  for (const auto& [slot, bytes] : StagingSlots(program))
+    total += (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   return total;
 }
 
@@ -146,8 +156,8 @@ void FillStats(const Route& route, ByteCount granule_bytes, Program* program) {
   stats.staging_bytes = StagingBytes(*program);
   if (program->mode == Mode::kStream) {
     const ByteCount peak = PlanMemory(granule_bytes, program) + stats.staging_bytes;
-    stats.peak_extra_bytes =
-        peak - std::max(Total(program->old_buffers, MemoryBytes), Total(program->new_buffers, MemoryBytes));
+    stats.peak_extra_bytes = peak - std::max(Total(program->old_buffers, MemoryBytes),
+                                             Total(program->new_buffers, MemoryBytes));
     return;
   }
   const ByteCount old_bytes = Total(program->old_buffers, &Bytes);
@@ -162,11 +172,13 @@ Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& optio
     return InvalidArgument("the ranks that take part must ascend without repeating");
   }
   if (options.phases < 1 || options.window < 1 || options.chunk_bytes < 1) {
-    return InvalidArgument("{} phases, a window of {} messages, chunks of {} bytes: all must be at least 1",
-                           options.phases, options.window, options.chunk_bytes);
+    return InvalidArgument(
+        "{} phases, a window of {} messages, chunks of {} bytes: all must be at least 1",
+        options.phases, options.window, options.chunk_bytes);
   }
   if (options.granule_bytes < kPageBytes || options.granule_bytes % kPageBytes != 0) {
-    return InvalidArgument("granules of {} bytes; a multiple of {} is right", options.granule_bytes, kPageBytes);
+    return InvalidArgument("granules of {} bytes; a multiple of {} is right", options.granule_bytes,
+                           kPageBytes);
   }
   return Status::Ok();
 }
@@ -182,8 +194,9 @@ void NameTensors(const Route& route, const vps::StateCatalog& catalog, Program* 
 
 Result<Region> RegionOf(const Piece& piece, const std::vector<Shard>& shards,
                         const std::vector<Buffer>& buffers) {
-  auto it = std::lower_bound(shards.begin(), shards.end(), piece.tensor,
-                             [](const Shard& shard, vps::TensorId tensor) { return shard.tensor < tensor; });
+  auto it = std::lower_bound(
+      shards.begin(), shards.end(), piece.tensor,
+      [](const Shard& shard, vps::TensorId tensor) { return shard.tensor < tensor; });
   for (; it != shards.end() && it->tensor == piece.tensor; ++it) {
     if (!it->box.Contains(piece.box)) continue;
     int64_t offset = it->offset;
@@ -191,9 +204,11 @@ Result<Region> RegionOf(const Piece& piece, const std::vector<Shard>& shards,
       offset += (piece.box.lo()[axis] - it->box.lo()[axis]) * it->strides[axis];
     }
     const ByteCount elem_bytes = vps::ElemBytes(buffers[static_cast<size_t>(it->buffer)].dtype);
-    return Region{it->buffer, offset, piece.box.shape(), it->strides, static_cast<int32_t>(elem_bytes)};
+    return Region{it->buffer, offset, piece.box.shape(), it->strides,
+                  static_cast<int32_t>(elem_bytes)};
   }
-  return Internal("tensor {}: no shard holds the piece {} whole", piece.tensor, piece.box.ToString());
+  return Internal("tensor {}: no shard holds the piece {} whole", piece.tensor,
+                  piece.box.ToString());
 }
 
 std::vector<RankId> PeersOf(const Program& program) {
@@ -230,7 +245,10 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   FillStats(route, options.granule_bytes, &program);
   NameTensors(route, to.catalog(), &program);
   Hasher inputs;
-  inputs.Add(kProgramVersion).Add(from.Fingerprint()).Add(to.Fingerprint()).Add(topology.Fingerprint());
+  inputs.Add(kProgramVersion)
+      .Add(from.Fingerprint())
+      .Add(to.Fingerprint())
+      .Add(topology.Fingerprint());
   inputs.Add(ranks.size());
   for (const RankId rank : ranks) inputs.Add(rank);
   inputs.Add(options.mode).Add(options.phases).Add(options.window).Add(options.chunk_bytes);
@@ -252,8 +270,9 @@ Result<int32_t> FewestPhases(const Route& route, const ShardMap& from, const Sha
     const bool power = (tried.phases & (tried.phases - 1)) == 0;
     tried.phases += std::max(1, power ? tried.phases / 2 : tried.phases / 3);
   }
-  return ResourceExhausted("rank {}: {} bytes of extra memory are not enough for this switch; {} bytes would do",
-                           route.rank, budget, least);
+  return ResourceExhausted(
+      "rank {}: {} bytes of extra memory are not enough for this switch; {} bytes would do",
+      route.rank, budget, least);
 }
 
 }  // namespace dynatrain::engine

@@ -1,11 +1,14 @@
-// Program: the ordered, buffer-assigned form of one rank's route — when each message goes, from and into which memory.
-// Stated before anything runs: bytes, messages, peak extra memory. Executed by engine/executor.h.
+// Program: the ordered, buffer-assigned form of one rank's route — when each message goes, from and
+// into which memory. Stated before anything runs: bytes, messages, peak extra memory. Executed by
+// engine/executor.h.
 //
-// Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a matching, see order.h).
-// An operation waits only for operations of smaller (phase, round) at both ends, which is why no cycle of waits can form.
+// Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a
+// matching, see order.h). An operation waits only for operations of smaller (phase, round) at both
+// ends, which is why no cycle of waits can form.
 //
-// Phase k of K holds the pieces in run k of logical order: all elements in catalog order, cut into K runs of about equal
-// bytes (phases.h). It depends on the catalog and K alone, so all ranks agree on it without talking.
+// Phase k of K holds the pieces in run k of logical order: all elements in catalog order, cut into
+// K runs of about equal bytes (phases.h). It depends on the catalog and K alone, so all ranks agree
+// on it without talking.
 #ifndef DYNATRAIN_ENGINE_PROGRAM_H_
 #define DYNATRAIN_ENGINE_PROGRAM_H_
 
@@ -40,15 +43,16 @@ struct Fragment {
   Region region;
 };
 
-// All fragments that go between one pair in one direction and phase, as one run of bytes: fragments in piece
-// order, each in logical row-major order, nothing between them.
+// All fragments that go between one pair in one direction and phase, as one run of bytes: fragments
+// in piece order, each in logical row-major order, nothing between them.
 struct Message {
   RankId peer;
   int32_t round;
   transport::Tag tag;
   ByteCount bytes;
   std::vector<Fragment> fragments;
-  bool in_place;  // the fragments are one dense run: sent from or received into the state buffer itself
+  bool in_place;  // the fragments are one dense run: sent from or received into the state buffer
+                  // itself
 };
 
 struct LocalCopy {
@@ -60,11 +64,13 @@ struct LocalCopy {
 // How long the old state stays.
 enum class Mode : uint8_t {
   kKeep,   // until the switch is decided: a roll-back finds it bit for bit
-  kStream  // until each phase is acknowledged by everybody who needed it: little extra memory, no way back
+  kStream  // until each phase is acknowledged by everybody who needed it: little extra memory, no
+           // way back
 };
 Result<Mode> ParseMode(std::string_view name);  // "keep", "stream"
 
-// Whole granules of a buffer's memory, in bytes from its start; the last one ends with the buffer's last page.
+// Whole granules of a buffer's memory, in bytes from its start; the last one ends with the buffer's
+// last page.
 struct MemoryRange {
   vps::BufferIndex buffer;
   ByteCount begin;
@@ -76,22 +82,23 @@ struct Phase {
   std::vector<Message> receives;  // by round
   std::vector<Message> sends;     // by round
   std::vector<LocalCopy> copies;
-  // kStream only: old memory that nobody needs any more before the phase, new memory that it writes first, and old
-  // memory that can go when everything that was sent is acknowledged.
+  // kStream only: old memory that nobody needs any more before the phase, new memory that it writes
+  // first, and old memory that can go when everything that was sent is acknowledged.
   std::vector<MemoryRange> drops;
   std::vector<MemoryRange> takes;
   std::vector<MemoryRange> releases;
 };
 
 struct ProgramStats {
-  ByteCount kept_bytes = 0;      // already here; aliased_bytes of them without a copy
+  ByteCount kept_bytes = 0;  // already here; aliased_bytes of them without a copy
   ByteCount aliased_bytes = 0;
   ByteCount sent_bytes = 0;
-  ByteCount received_bytes = 0;  // the sum over ranks is moved_bytes
-  int64_t messages = 0;          // sent
-  ByteCount staging_bytes = 0;   // send and receive buffers held at once, at most
-  ByteCount new_state_bytes = 0;    // fresh memory of the new layout
-  ByteCount peak_extra_bytes = 0;   // above max(old, new) state of this rank; kStream: counted in granules
+  ByteCount received_bytes = 0;   // the sum over ranks is moved_bytes
+  int64_t messages = 0;           // sent
+  ByteCount staging_bytes = 0;    // send and receive buffers held at once, at most
+  ByteCount new_state_bytes = 0;  // fresh memory of the new layout
+  ByteCount peak_extra_bytes =
+      0;  // above max(old, new) state of this rank; kStream: counted in granules
 };
 
 inline constexpr int32_t kDefaultWindow = 8;
@@ -110,7 +117,8 @@ struct CompileOptions {
 struct Program {
   RankId rank = 0;
   std::vector<Phase> phases;
-  // For each new buffer: the old buffer whose storage it takes over whole (same shards at the same offsets), or -1.
+  // For each new buffer: the old buffer whose storage it takes over whole (same shards at the same
+  // offsets), or -1.
   std::vector<vps::BufferIndex> alias;
   ProgramStats stats;
   // Where the pieces lie by the shard maps alone: what checks look at, whatever the fragments say.
@@ -121,31 +129,35 @@ struct Program {
   // Names of the tensors that move, ascending by id; for errors.
   std::vector<std::pair<vps::TensorId, std::string>> tensor_names;
   Mode mode = Mode::kKeep;
-  int32_t window = kDefaultWindow;              // messages in flight per direction
+  int32_t window = kDefaultWindow;             // messages in flight per direction
   ByteCount chunk_bytes = kDefaultChunkBytes;  // longer messages are cut; equal on all ranks
   // Hash of all inputs; equal on all ranks of a switch.
   uint64_t inputs_fingerprint = 0;
-  // Sum over this rank's sends of h(message) minus the sum over its receives, mod 2^64; the sum over all ranks is 0.
+  // Sum over this rank's sends of h(message) minus the sum over its receives, mod 2^64; the sum
+  // over all ranks is 0.
   uint64_t message_balance = 0;
 };
 
-// `ranks`: everybody who takes part (old and new ranks, ascending), the same list on every rank; fixes the rounds. Pure.
-Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
-                        const planner::Topology& topology, const std::vector<RankId>& ranks,
-                        const CompileOptions& options = {});
+// `ranks`: everybody who takes part (old and new ranks, ascending), the same list on every rank;
+// fixes the rounds. Pure.
+Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from,
+                        const vps::ShardMap& to, const planner::Topology& topology,
+                        const std::vector<RankId>& ranks, const CompileOptions& options = {});
 
-// The smallest number of phases, `options.phases` or more, with which this rank stays within `budget` bytes of extra memory.
-// All ranks then take the largest answer of all, compile with it and check that it fits (call again with it otherwise).
-// kResourceExhausted, with the smallest budget that would do, if no number of phases fits.
-Result<int32_t> FewestPhases(const planner::Route& route, const vps::ShardMap& from, const vps::ShardMap& to,
-                             const planner::Topology& topology, const std::vector<RankId>& ranks,
-                             const CompileOptions& options, ByteCount budget);
+// The smallest number of phases, `options.phases` or more, with which this rank stays within
+// `budget` bytes of extra memory. All ranks then take the largest answer of all, compile with it
+// and check that it fits (call again with it otherwise). kResourceExhausted, with the smallest
+// budget that would do, if no number of phases fits.
+Result<int32_t> FewestPhases(const planner::Route& route, const vps::ShardMap& from,
+                             const vps::ShardMap& to, const planner::Topology& topology,
+                             const std::vector<RankId>& ranks, const CompileOptions& options,
+                             ByteCount budget);
 
 // The peers of a program's messages, ascending: the pairs of a transport that are worth warming up.
 std::vector<RankId> PeersOf(const Program& program);
 
-// Where a piece lies by the shards of its rank, ordered by (tensor, box) as ShardMap::ShardsOf gives them.
-// kInternal, naming tensor and box, if it lies in none of them whole.
+// Where a piece lies by the shards of its rank, ordered by (tensor, box) as ShardMap::ShardsOf
+// gives them. kInternal, naming tensor and box, if it lies in none of them whole.
 Result<Region> RegionOf(const planner::Piece& piece, const std::vector<vps::Shard>& shards,
                         const std::vector<vps::Buffer>& buffers);
 

@@ -23,10 +23,10 @@ struct Flow {
   ByteCount bytes = 0;
   int32_t phase = 0;
   bool acknowledgement = false;
-  int posts = 0;            // 2: both ends are there
-  double start = kNever;    // of the first byte
-  double packed = 0;        // when the last byte is ready to go
-  double left = 0;          // bytes
+  int posts = 0;          // 2: both ends are there
+  double start = kNever;  // of the first byte
+  double packed = 0;      // when the last byte is ready to go
+  double left = 0;        // bytes
   std::vector<int32_t> links;
 };
 
@@ -47,11 +47,13 @@ struct Actor {
 // Ranks and nodes as links: out and in.
 class Links {
  public:
-  Links(const std::vector<Program>& programs, const planner::Topology& topology) : topology_(topology) {
+  Links(const std::vector<Program>& programs, const planner::Topology& topology)
+      : topology_(topology) {
     for (const Program& program : programs) {
       Add({0, program.rank}, fmt::format("rank {}", program.rank), topology.intra_node_bytes_per_s);
       const int32_t node = topology.NodeOf(program.rank);
-      if (!index_.contains({1, node})) Add({1, node}, fmt::format("node {}", node), topology.inter_node_bytes_per_s);
+      if (!index_.contains({1, node}))
+        Add({1, node}, fmt::format("node {}", node), topology.inter_node_bytes_per_s);
     }
   }
 
@@ -76,7 +78,8 @@ class Links {
       used.push_back(uses_[i]);
       used.back().busy_s = static_cast<double>(uses_[i].bytes) / rates_[i];
     }
-    std::stable_sort(used.begin(), used.end(), [](const LinkUse& a, const LinkUse& b) { return a.busy_s > b.busy_s; });
+    std::stable_sort(used.begin(), used.end(),
+                     [](const LinkUse& a, const LinkUse& b) { return a.busy_s > b.busy_s; });
     return used;
   }
 
@@ -99,7 +102,8 @@ class Links {
 
 class Simulation {
  public:
-  Simulation(const std::vector<Program>& programs, const planner::Topology& topology, const SimulationOptions& options)
+  Simulation(const std::vector<Program>& programs, const planner::Topology& topology,
+             const SimulationOptions& options)
       : options_(options), topology_(topology), links_(programs, topology) {
     for (const Program& program : programs) actors_.push_back({&program, ActionsOf(program), 0, 0});
   }
@@ -117,8 +121,9 @@ class Simulation {
       report_.seconds = std::max(report_.seconds, actor.clock);
     }
     report_.links = links_.Uses();
-    std::stable_sort(report_.timeline.begin(), report_.timeline.end(),
-                     [](const TimelineEntry& a, const TimelineEntry& b) { return a.begin_s < b.begin_s; });
+    std::stable_sort(
+        report_.timeline.begin(), report_.timeline.end(),
+        [](const TimelineEntry& a, const TimelineEntry& b) { return a.begin_s < b.begin_s; });
     return std::move(report_);
   }
 
@@ -150,7 +155,8 @@ class Simulation {
 
   double FirstChunkSeconds(const Actor& actor, const Message& message) const {
     if (options_.copy_bytes_per_s <= 0) return 0;
-    return static_cast<double>(std::min(message.bytes, actor.program->chunk_bytes)) / options_.copy_bytes_per_s;
+    return static_cast<double>(std::min(message.bytes, actor.program->chunk_bytes)) /
+           options_.copy_bytes_per_s;
   }
 
   // From the first chunk on, but not done before the last one has come and is unpacked too.
@@ -180,7 +186,8 @@ class Simulation {
     const double begin = actor->clock;
     actor->clock += static_cast<double>(bytes) / rate;
     const RankId rank = actor->program->rank;
-    if (options_.timeline) report_.timeline.push_back({kind, rank, rank, phase, bytes, begin, actor->clock});
+    if (options_.timeline)
+      report_.timeline.push_back({kind, rank, rank, phase, bytes, begin, actor->clock});
   }
 
   void Post(Actor* actor, const Action& action, const WireOp& op) {
@@ -190,7 +197,8 @@ class Simulation {
     double ready = actor->clock;
     if (action.kind == Kind::kPostSend && !op.message->in_place) {
       ready += FirstChunkSeconds(*actor, *op.message);
-      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->bytes, options_.copy_bytes_per_s);
+      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->bytes,
+           options_.copy_bytes_per_s);
       flow.packed = actor->clock;
     }
     ++flow.posts;
@@ -200,7 +208,8 @@ class Simulation {
     flow.bytes = data ? op.message->bytes + HashBytes(*op.message) : kAcknowledgementBytes;
     // The hashes of the source are taken once its data is on the way.
     if (action.kind == Kind::kPostSend && options_.verify != Verify::kOff) {
-      Work(actor, TimelineEntry::Kind::kCheck, action.phase, op.message->bytes, options_.check_bytes_per_s);
+      Work(actor, TimelineEntry::Kind::kCheck, action.phase, op.message->bytes,
+           options_.check_bytes_per_s);
     }
     if (flow.posts < 2) return;
     const Key key = KeyOf(actor->program->rank, op);
@@ -211,7 +220,9 @@ class Simulation {
   }
 
   ByteCount HashBytes(const Message& message) const {
-    return options_.verify == Verify::kOff ? 0 : static_cast<ByteCount>(message.fragments.size() * sizeof(uint64_t));
+    return options_.verify == Verify::kOff
+               ? 0
+               : static_cast<ByteCount>(message.fragments.size() * sizeof(uint64_t));
   }
 
   // To the next moment at which a flow starts or ends; false if there is none.
@@ -230,12 +241,14 @@ class Simulation {
 
   double NextEnd() const {
     double end = kNever;
-    for (size_t i = 0; i < running_.size(); ++i) end = std::min(end, now_ + flows_.at(running_[i]).left / rates_[i]);
+    for (size_t i = 0; i < running_.size(); ++i)
+      end = std::min(end, now_ + flows_.at(running_[i]).left / rates_[i]);
     return end;
   }
 
   void MoveTo(double time) {
-    for (size_t i = 0; i < running_.size(); ++i) flows_.at(running_[i]).left -= rates_[i] * (time - now_);
+    for (size_t i = 0; i < running_.size(); ++i)
+      flows_.at(running_[i]).left -= rates_[i] * (time - now_);
     now_ = time;
   }
 
@@ -269,7 +282,8 @@ class Simulation {
     const auto& [from, to, tag] = key;
     if (topology_.NodeOf(from) != topology_.NodeOf(to)) report_.cross_node_bytes += flow.bytes;
     if (!options_.timeline || flow.acknowledgement) return;
-    report_.timeline.push_back({TimelineEntry::Kind::kMessage, to, from, flow.phase, flow.bytes, flow.start, now_});
+    report_.timeline.push_back(
+        {TimelineEntry::Kind::kMessage, to, from, flow.phase, flow.bytes, flow.start, now_});
   }
 
   void Reshare() {
@@ -293,11 +307,13 @@ class Simulation {
 
 }  // namespace
 
-Result<SimulationReport> Simulate(const std::vector<Program>& programs, const planner::Topology& topology,
+Result<SimulationReport> Simulate(const std::vector<Program>& programs,
+                                  const planner::Topology& topology,
                                   const SimulationOptions& options) {
   if (!(topology.intra_node_bytes_per_s > 0) || !(topology.inter_node_bytes_per_s > 0)) {
-    return InvalidArgument("topology {}: links of {} and {} bytes per second; rates above 0 are right", topology.name,
-                           topology.intra_node_bytes_per_s, topology.inter_node_bytes_per_s);
+    return InvalidArgument(
+        "topology {}: links of {} and {} bytes per second; rates above 0 are right", topology.name,
+        topology.intra_node_bytes_per_s, topology.inter_node_bytes_per_s);
   }
   return Simulation(programs, topology, options).Run();
 }

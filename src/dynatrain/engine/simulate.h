@@ -1,12 +1,13 @@
-// Runs the programs of all ranks in virtual time over the links of a topology: the same actions, windows and rounds as the
-// executor, with flows instead of bytes.
+// Runs the programs of all ranks in virtual time over the links of a topology: the same actions,
+// windows and rounds as the executor, with flows instead of bytes.
 //
-// The model. A rank does one thing at a time: packing, unpacking, copying and checking take bytes / rate, posting takes a
-// fixed cost per message. A message flows from the moment both ends have posted it (its sender: packed the first chunk), after
-// a latency; it is unpacked chunk by chunk while it arrives. Flows share links fairly
-// (max-min): each rank has a link out and one in (intra_node_bytes_per_s), each node one out and one in
-// (inter_node_bytes_per_s) for what crosses nodes. Processor cores that ranks share are not modelled: give rates as measured
-// with all ranks at work.
+// The model. A rank does one thing at a time: packing, unpacking, copying and checking take bytes /
+// rate, posting takes a fixed cost per message. A message flows from the moment both ends have
+// posted it (its sender: packed the first chunk), after a latency; it is unpacked chunk by chunk
+// while it arrives. Flows share links fairly (max-min): each rank has a link out and one in
+// (intra_node_bytes_per_s), each node one out and one in (inter_node_bytes_per_s) for what crosses
+// nodes. Processor cores that ranks share are not modelled: give rates as measured with all ranks
+// at work.
 #ifndef DYNATRAIN_ENGINE_SIMULATE_H_
 #define DYNATRAIN_ENGINE_SIMULATE_H_
 
@@ -23,10 +24,10 @@ namespace dynatrain::engine {
 
 struct SimulationOptions {
   Verify verify = Verify::kMoved;
-  double latency_s = 10e-6;            // from the later post to the first byte
-  double message_s = 5e-6;             // of a rank's time, for each post
-  double copy_bytes_per_s = 8e9;       // pack, unpack and local copies; 0 is free
-  double check_bytes_per_s = 16e9;     // hashing on either side; 0 is free
+  double latency_s = 10e-6;         // from the later post to the first byte
+  double message_s = 5e-6;          // of a rank's time, for each post
+  double copy_bytes_per_s = 8e9;    // pack, unpack and local copies; 0 is free
+  double check_bytes_per_s = 16e9;  // hashing on either side; 0 is free
   bool timeline = false;
 };
 
@@ -53,7 +54,7 @@ struct SimulationReport {
   std::vector<double> rank_seconds;  // in the order of the programs
   ByteCount wire_bytes = 0;
   ByteCount cross_node_bytes = 0;
-  std::vector<LinkUse> links;  // that carried anything, the fullest (largest busy_s) first
+  std::vector<LinkUse> links;           // that carried anything, the fullest (largest busy_s) first
   std::vector<TimelineEntry> timeline;  // if asked for, by begin
 
   // No order of these messages can be faster than the fullest link.
@@ -61,7 +62,8 @@ struct SimulationReport {
 };
 
 // kInternal if the programs deadlock, kInvalidArgument if a link has no rate. Any thread; pure.
-Result<SimulationReport> Simulate(const std::vector<Program>& programs, const planner::Topology& topology,
+Result<SimulationReport> Simulate(const std::vector<Program>& programs,
+                                  const planner::Topology& topology,
                                   const SimulationOptions& options);
 
 }  // namespace dynatrain::engine

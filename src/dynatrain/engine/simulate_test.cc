@@ -28,11 +28,13 @@ std::shared_ptr<const vps::StateCatalog> Matrix(int64_t rows, int64_t columns) {
   return catalog;
 }
 
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const vps::StateCatalog> catalog, std::string_view spec) {
+std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const vps::StateCatalog> catalog,
+                                            std::string_view spec) {
   return *LayoutShardMap::Make(std::move(catalog), *vps::ParseLayout(spec));
 }
 
-SimulationReport RunSimulation(const vps::ShardMap& from, const vps::ShardMap& to, const planner::Topology& topology,
+SimulationReport RunSimulation(const vps::ShardMap& from, const vps::ShardMap& to,
+                               const planner::Topology& topology,
                                const SimulationOptions& options) {
   const auto programs = testing::CompileAll(from, to, topology, testing::UnionOfRanks(from, to));
   auto report = Simulate(programs, topology, options);
@@ -41,7 +43,11 @@ SimulationReport RunSimulation(const vps::ShardMap& from, const vps::ShardMap& t
 }
 
 SimulationOptions WireOnly() {
-  return {.verify = Verify::kOff, .latency_s = 0, .message_s = 0, .copy_bytes_per_s = 0, .check_bytes_per_s = 0};
+  return {.verify = Verify::kOff,
+          .latency_s = 0,
+          .message_s = 0,
+          .copy_bytes_per_s = 0,
+          .check_bytes_per_s = 0};
 }
 
 TEST(FairRates, FillLinksTogether) {
@@ -71,24 +77,30 @@ TEST(FairRates, NoLinkIsOverfullAndEveryFlowHasAFullLink) {
     }
     for (size_t l = 0; l < capacity.size(); ++l) EXPECT_LE(used[l], capacity[l] * (1 + 1e-6));
     for (const auto& l : links) {
-      EXPECT_TRUE(std::any_of(l.begin(), l.end(), [&](int32_t i) {
-        return used[static_cast<size_t>(i)] >= capacity[static_cast<size_t>(i)] * (1 - 1e-6);
-      })) << "seed " << seed;
+      EXPECT_TRUE(std::any_of(l.begin(), l.end(),
+                              [&](int32_t i) {
+                                return used[static_cast<size_t>(i)] >=
+                                       capacity[static_cast<size_t>(i)] * (1 - 1e-6);
+                              }))
+          << "seed " << seed;
     }
   }
 }
 
-// One rank gives a newcomer 4 MB over a link of 1 GB/s: 4 ms, and with everything else that it costs by hand.
+// One rank gives a newcomer 4 MB over a link of 1 GB/s: 4 ms, and with everything else that it
+// costs by hand.
 TEST(Simulate, OneMessageTakesWhatItShould) {
   const auto catalog = Matrix(1000, 1000);
   const auto from = MapOf(catalog, "dp=1");
   const auto to = MapOf(catalog, "dp=1,ranks=1");
   const planner::Topology topology{.intra_node_bytes_per_s = 1e9};
   EXPECT_THAT(RunSimulation(*from, *to, topology, WireOnly()).seconds, DoubleNear(4e-3, 1e-9));
-  SimulationOptions all{.latency_s = 1e-3, .message_s = 1e-4, .copy_bytes_per_s = 1e9, .check_bytes_per_s = 2e9};
+  SimulationOptions all{
+      .latency_s = 1e-3, .message_s = 1e-4, .copy_bytes_per_s = 1e9, .check_bytes_per_s = 2e9};
   all.timeline = true;
   const auto report = RunSimulation(*from, *to, topology, all);
-  // Post, latency, 4,000,008 bytes, check at the destination; the source's check runs meanwhile; nothing is packed.
+  // Post, latency, 4,000,008 bytes, check at the destination; the source's check runs meanwhile;
+  // nothing is packed.
   EXPECT_THAT(report.seconds, DoubleNear(1e-4 + 1e-3 + 4.000008e-3 + 2e-3, 1e-9));
   EXPECT_EQ(report.wire_bytes, 4'000'008);
   EXPECT_EQ(report.cross_node_bytes, 0);
@@ -99,9 +111,10 @@ TEST(Simulate, OneMessageTakesWhatItShould) {
 // Two nodes of two ranks: both ranks of node 0 send all they have to node 1 over one shared link.
 TEST(Simulate, NodesShareTheirLink) {
   const auto catalog = Matrix(1000, 1000);
-  const planner::Topology topology{.ranks_per_node = 2, .intra_node_bytes_per_s = 1e9, .inter_node_bytes_per_s = 5e8};
-  const auto report =
-      RunSimulation(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=2,dp=1,ranks=2+3"), topology, WireOnly());
+  const planner::Topology topology{
+      .ranks_per_node = 2, .intra_node_bytes_per_s = 1e9, .inter_node_bytes_per_s = 5e8};
+  const auto report = RunSimulation(*MapOf(catalog, "tp=2,dp=1"),
+                                    *MapOf(catalog, "tp=2,dp=1,ranks=2+3"), topology, WireOnly());
   EXPECT_THAT(report.seconds, DoubleNear(8e-3, 1e-9));
   EXPECT_EQ(report.cross_node_bytes, 4'000'000);
   EXPECT_EQ(report.links.front().name, "node 0 out");
@@ -114,21 +127,25 @@ TEST(Simulate, RandomProgramsEndAndKeepToTheBound) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
     const auto catalog = vps::testing::RandomCatalog(&random, 0);
-    const auto from = *LayoutShardMap::Make(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
-    const auto to = *LayoutShardMap::Make(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
+    const auto from =
+        *LayoutShardMap::Make(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
+    const auto to =
+        *LayoutShardMap::Make(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
     const planner::Topology topology{.ranks_per_node = static_cast<int32_t>(random.Between(1, 6)),
                                      .intra_node_bytes_per_s = 3e9,
                                      .inter_node_bytes_per_s = 1e9};
     CompileOptions options{.mode = random.OneIn(2) ? Mode::kKeep : Mode::kStream,
                            .phases = static_cast<int32_t>(random.Between(1, 5))};
-    const auto programs = testing::CompileAll(*from, *to, topology, testing::UnionOfRanks(*from, *to), options);
+    const auto programs =
+        testing::CompileAll(*from, *to, topology, testing::UnionOfRanks(*from, *to), options);
     const auto report = Simulate(programs, topology, {.timeline = true});
     ASSERT_TRUE(report.ok()) << report.status().ToString();
     EXPECT_GE(report->seconds, report->bound_seconds());
     ByteCount sent = 0;
     for (const Program& program : programs) sent += program.stats.sent_bytes;
     EXPECT_GE(report->wire_bytes, sent);
-    EXPECT_EQ(report->seconds, *std::max_element(report->rank_seconds.begin(), report->rank_seconds.end()));
+    EXPECT_EQ(report->seconds,
+              *std::max_element(report->rank_seconds.begin(), report->rank_seconds.end()));
     for (const TimelineEntry& entry : report->timeline) {
       EXPECT_LE(entry.begin_s, entry.end_s);
       EXPECT_LE(entry.end_s, report->seconds + 1e-12);
@@ -140,14 +157,17 @@ TEST(Simulate, RandomProgramsEndAndKeepToTheBound) {
 
 TEST(Simulate, ABalancedExchangeComesCloseToItsBound) {
   const auto catalog = Matrix(1 << 12, 1 << 10);
-  const planner::Topology topology{.ranks_per_node = 4, .intra_node_bytes_per_s = 2e10, .inter_node_bytes_per_s = 1e10};
-  const auto report = RunSimulation(*MapOf(catalog, "tp=16,dp=1"), *MapOf(catalog, "tp=4,dp=4,order=dp-tp-pp"), topology,
-                                    WireOnly());
+  const planner::Topology topology{
+      .ranks_per_node = 4, .intra_node_bytes_per_s = 2e10, .inter_node_bytes_per_s = 1e10};
+  const auto report =
+      RunSimulation(*MapOf(catalog, "tp=16,dp=1"), *MapOf(catalog, "tp=4,dp=4,order=dp-tp-pp"),
+                    topology, WireOnly());
   EXPECT_LE(report.seconds, 1.25 * report.bound_seconds());
 }
 
 TEST(Simulate, RefusesLinksWithoutARate) {
-  EXPECT_EQ(Simulate({}, {.inter_node_bytes_per_s = 0}, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Simulate({}, {.inter_node_bytes_per_s = 0}, {}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ Status StagingMemory::MakeSlots(const Program& program) {
   return Status::Ok();
 }
 
-Status StagingMemory::MakeChecks(const std::vector<Message>& messages, const std::vector<vps::Shard>& shards,
+Status StagingMemory::MakeChecks(const std::vector<Message>& messages,
+                                 const std::vector<vps::Shard>& shards,
                                  const std::vector<vps::Buffer>& buffers,
                                  std::vector<MessageCheck>* checks) {
   for (const Message& message : messages) {

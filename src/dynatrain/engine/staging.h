@@ -1,4 +1,5 @@
-// Inside of Staging: memory for messages that are not sent from or received into state buffers, and for hashes.
+// Inside of Staging: memory for messages that are not sent from or received into state buffers, and
+// for hashes.
 #ifndef DYNATRAIN_ENGINE_STAGING_H_
 #define DYNATRAIN_ENGINE_STAGING_H_
 
@@ -13,7 +14,8 @@
 
 namespace dynatrain::engine {
 
-// Where the checks of one message look: a region for each fragment, found from the shard maps and not from the fragments.
+// Where the checks of one message look: a region for each fragment, found from the shard maps and
+// not from the fragments.
 struct MessageCheck {
   std::vector<Region> regions;
   std::vector<uint64_t> hashes;  // as sent over the wire
@@ -37,14 +39,17 @@ class StagingMemory final : public Staging {
   }
   // Precondition: checks().
   MessageCheck& CheckOf(int32_t phase, int32_t index, bool sending) {
-    return (sending ? send_checks_ : receive_checks_)[static_cast<size_t>(phase)][static_cast<size_t>(index)];
+    return (sending ? send_checks_
+                    : receive_checks_)[static_cast<size_t>(phase)][static_cast<size_t>(index)];
   }
 
  private:
   using Checks = std::vector<std::vector<MessageCheck>>;  // by phase and message
   Status MakeSlots(const Program& program);
-  static Status MakeChecks(const std::vector<Message>& messages, const std::vector<vps::Shard>& shards,
-                           const std::vector<vps::Buffer>& buffers, std::vector<MessageCheck>* checks);
+  static Status MakeChecks(const std::vector<Message>& messages,
+                           const std::vector<vps::Shard>& shards,
+                           const std::vector<vps::Buffer>& buffers,
+                           std::vector<MessageCheck>* checks);
 
   bool checks_ = false;
   std::vector<Action> actions_;

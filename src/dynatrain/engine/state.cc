@@ -36,7 +36,8 @@ Result<StateBuffers> StateBuffers::Reserve(const vps::ShardMap& map, RankId rank
   return state;
 }
 
-Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank, const StateBuffers& old,
+Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank,
+                                        const StateBuffers& old,
                                         const std::vector<vps::BufferIndex>& alias, bool reserve) {
   StateBuffers state;
   std::vector<vps::Buffer> buffers = map.BuffersOf(rank);
@@ -45,8 +46,10 @@ Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank, c
     Entry entry{std::move(buffers[i]), nullptr, alias[i] < 0, {}};
     if (entry.fresh) {
       const ByteCount bytes = entry.buffer.bytes();
-      Result<std::shared_ptr<Storage>> storage = reserve ? Storage::Reserve(bytes) : Storage::Make(bytes);
-      if (!storage.ok()) return storage.status().Within(fmt::format("rank {}, buffer {}", rank, entry.buffer.name));
+      Result<std::shared_ptr<Storage>> storage =
+          reserve ? Storage::Reserve(bytes) : Storage::Make(bytes);
+      if (!storage.ok())
+        return storage.status().Within(fmt::format("rank {}, buffer {}", rank, entry.buffer.name));
       entry.storage = *std::move(storage);
     } else {
       entry.storage = old.storage(alias[i]);
@@ -58,7 +61,8 @@ Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank, c
 }
 
 template <class Visit>
-void StateBuffers::ForEachFreshRegion(const vps::ShardMap& map, RankId rank, const Visit& visit) const {
+void StateBuffers::ForEachFreshRegion(const vps::ShardMap& map, RankId rank,
+                                      const Visit& visit) const {
   for (const vps::Shard& shard : map.ShardsOf(rank)) {
     if (!entries_[static_cast<size_t>(shard.buffer)].fresh) continue;
     const auto elem_bytes = static_cast<int32_t>(vps::ElemBytes(buffer(shard.buffer).dtype));
@@ -70,7 +74,8 @@ Status StateBuffers::Take(vps::BufferIndex index, ByteCount begin, ByteCount byt
   Entry& entry = entries_[static_cast<size_t>(index)];
   DT_RETURN_IF_ERROR(entry.storage->Take(begin, bytes));
   if (entry.pattern.empty()) return Status::Ok();
-  std::memcpy(entry.storage->memory().data() + begin, entry.pattern.data() + begin, static_cast<size_t>(bytes));
+  std::memcpy(entry.storage->memory().data() + begin, entry.pattern.data() + begin,
+              static_cast<size_t>(bytes));
   return Status::Ok();
 }
 

@@ -1,4 +1,5 @@
-// StateBuffers: the memory of one rank's state in one layout, a buffer for each vps::Buffer of its shard map.
+// StateBuffers: the memory of one rank's state in one layout, a buffer for each vps::Buffer of its
+// shard map.
 #ifndef DYNATRAIN_ENGINE_STATE_H_
 #define DYNATRAIN_ENGINE_STATE_H_
 
@@ -11,8 +12,9 @@
 
 namespace dynatrain::engine {
 
-// What fresh memory holds until it is written: zeros (as training needs in paddings), or in tests a NaN pattern in
-// every element of every shard (0xFF bytes; padding still zero), so that an element which nobody wrote shows.
+// What fresh memory holds until it is written: zeros (as training needs in paddings), or in tests a
+// NaN pattern in every element of every shard (0xFF bytes; padding still zero), so that an element
+// which nobody wrote shows.
 enum class Fill { kZero, kNan };
 
 // One touched allocation, 4 KiB aligned, shared by the layouts that reuse it. Thread-compatible.
@@ -23,19 +25,23 @@ class StateBuffers {
  public:
   StateBuffers() = default;
 
-  // Memory for all buffers of `rank`, every page touched. kResourceExhausted, with the bytes asked for, if there is none.
+  // Memory for all buffers of `rank`, every page touched. kResourceExhausted, with the bytes asked
+  // for, if there is none.
   static Result<StateBuffers> Allocate(const vps::ShardMap& map, RankId rank, Fill fill);
 
-  // As above, but buffer i with alias[i] >= 0 shares the storage of old.storage(alias[i]) instead of new memory.
-  // Precondition: elems and dtype fit.
-  static Result<StateBuffers> AllocateReusing(const vps::ShardMap& map, RankId rank, Fill fill, const StateBuffers& old,
+  // As above, but buffer i with alias[i] >= 0 shares the storage of old.storage(alias[i]) instead
+  // of new memory. Precondition: elems and dtype fit.
+  static Result<StateBuffers> AllocateReusing(const vps::ShardMap& map, RankId rank, Fill fill,
+                                              const StateBuffers& old,
                                               const std::vector<vps::BufferIndex>& alias);
 
   // As above, but new memory is address space alone: it takes memory range by range, with Take.
-  static Result<StateBuffers> Reserve(const vps::ShardMap& map, RankId rank, Fill fill, const StateBuffers& old,
+  static Result<StateBuffers> Reserve(const vps::ShardMap& map, RankId rank, Fill fill,
+                                      const StateBuffers& old,
                                       const std::vector<vps::BufferIndex>& alias);
 
-  // Makes whole pages of a reserved buffer take memory and fills them as asked for. kResourceExhausted.
+  // Makes whole pages of a reserved buffer take memory and fills them as asked for.
+  // kResourceExhausted.
   Status Take(vps::BufferIndex index, ByteCount begin, ByteCount bytes);
 
   int num_buffers() const;

@@ -13,7 +13,8 @@ namespace {
 constexpr ByteCount kPage = 4096;
 constexpr ByteCount kHugePage = ByteCount{2} << 20;
 
-// Whole pages, zero and untouched; from 2 MiB on at a multiple of 2 MiB, so that granules are huge pages. Empty on failure.
+// Whole pages, zero and untouched; from 2 MiB on at a multiple of 2 MiB, so that granules are huge
+// pages. Empty on failure.
 ByteSpan Map(ByteCount bytes) {
   const ByteCount capacity = (bytes + kPage - 1) / kPage * kPage;
   const ByteCount slack = capacity >= kHugePage ? kHugePage : 0;
@@ -37,7 +38,8 @@ Result<std::shared_ptr<Storage>> Storage::Reserve(ByteCount bytes) {
   DT_CHECK(bytes >= 0);
   if (bytes == 0) return std::shared_ptr<Storage>(new Storage({}));
   const ByteSpan memory = Map(bytes);
-  if (memory.empty()) return ResourceExhausted("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno));
+  if (memory.empty())
+    return ResourceExhausted("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno));
   return std::shared_ptr<Storage>(new Storage(memory));
 }
 
@@ -51,8 +53,10 @@ Status Storage::Take(ByteCount begin, ByteCount bytes) {
   DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
   std::byte* start = memory_.data() + begin;
 #ifdef MADV_POPULATE_WRITE
-  if (bytes > 0 && madvise(start, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) return Status::Ok();
-  if (bytes > 0 && errno == ENOMEM) return ResourceExhausted("no memory for {} bytes of state", bytes);
+  if (bytes > 0 && madvise(start, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0)
+    return Status::Ok();
+  if (bytes > 0 && errno == ENOMEM)
+    return ResourceExhausted("no memory for {} bytes of state", bytes);
 #endif
   for (ByteCount at = 0; at < bytes; at += kPage) {
     auto* page = reinterpret_cast<volatile unsigned char*>(start + at);
@@ -69,8 +73,11 @@ void Storage::GiveBack(ByteCount begin, ByteCount bytes) {
 ByteCount Storage::ResidentBytes() const {
   if (memory_.empty()) return 0;
   std::vector<unsigned char> pages(memory_.size() / static_cast<size_t>(kPage));
-  if (mincore(memory_.data(), memory_.size(), pages.data()) != 0) return static_cast<ByteCount>(memory_.size());
-  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }) * kPage;
+  if (mincore(memory_.data(), memory_.size(), pages.data()) != 0)
+    return static_cast<ByteCount>(memory_.size());
+  return std::count_if(pages.begin(), pages.end(),
+                       [](unsigned char page) { return (page & 1) != 0; }) *
+         kPage;
 }
 
 Storage::~Storage() {

@@ -22,7 +22,8 @@ class Storage {
   // Whole pages: at least what was asked for.
   ByteSpan memory() const { return memory_; }
 
-  // Of whole pages of memory(): makes them take memory; returns them to the system, after which they read as zeros.
+  // Of whole pages of memory(): makes them take memory; returns them to the system, after which
+  // they read as zeros.
   Status Take(ByteCount begin, ByteCount bytes);
   void GiveBack(ByteCount begin, ByteCount bytes);
   // Bytes of memory() that take memory now, as the system says.

@@ -55,7 +55,8 @@ class MeasuringTransport final : public transport::Transport {
   const std::function<void()> measure_;
 };
 
-// Everything of one rank; destroyed in this order: the transport before the memory it may still touch.
+// Everything of one rank; destroyed in this order: the transport before the memory it may still
+// touch.
 struct Rank {
   Program program;
   StateBuffers old_state;
@@ -64,7 +65,10 @@ struct Rank {
   std::unique_ptr<transport::Transport> transport;
   ByteCount peak_bytes = 0;
 
-  void Measure() { peak_bytes = std::max(peak_bytes, ResidentBytes(old_state, new_state) + program.stats.staging_bytes); }
+  void Measure() {
+    peak_bytes =
+        std::max(peak_bytes, ResidentBytes(old_state, new_state) + program.stats.staging_bytes);
+  }
 };
 
 StateBuffers Load(const ShardMap& map, RankId rank, const State& state) {
@@ -91,22 +95,25 @@ std::vector<std::vector<std::byte>> Dump(const StateBuffers& state) {
 
 Status RunRank(Rank* rank, const SwitchOptions& options) {
   if (rank->program.mode == Mode::kStream) {
-    rank->transport = std::make_unique<MeasuringTransport>(std::move(rank->transport), [rank] { rank->Measure(); });
+    rank->transport = std::make_unique<MeasuringTransport>(std::move(rank->transport),
+                                                           [rank] { rank->Measure(); });
   }
-  const auto report = Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
-                              rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
+  const auto report =
+      Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
+              rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
   if (!report.ok()) rank->transport.reset();
   return report.status();
 }
 
-Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to, const SwitchOptions& options,
-             Program program, transport::LocalHub* hub) {
+Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to,
+             const SwitchOptions& options, Program program, transport::LocalHub* hub) {
   Rank rank;
   rank.program = std::move(program);
   if (options.change) options.change(&rank.program);
   const RankId id = rank.program.rank;
   rank.old_state = Load(from, id, state);
-  const auto make = options.compile.mode == Mode::kStream ? StateBuffers::Reserve : StateBuffers::AllocateReusing;
+  const auto make =
+      options.compile.mode == Mode::kStream ? StateBuffers::Reserve : StateBuffers::AllocateReusing;
   auto fresh = make(to, id, Fill::kNan, rank.old_state, rank.program.alias);
   DT_CHECK_MSG(fresh.ok(), fresh.status().ToString());
   rank.new_state = *std::move(fresh);
@@ -130,8 +137,9 @@ std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
   return {ranks.begin(), ranks.end()};
 }
 
-std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to, const planner::Topology& topology,
-                                const std::vector<RankId>& ranks, const CompileOptions& options) {
+std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to,
+                                const planner::Topology& topology, const std::vector<RankId>& ranks,
+                                const CompileOptions& options) {
   std::vector<Program> programs;
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(from, to, topology, rank);
@@ -144,7 +152,8 @@ std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to, const 
 }
 
 bool SwitchResult::ok() const {
-  return std::all_of(status.begin(), status.end(), [](const auto& entry) { return entry.second.ok(); });
+  return std::all_of(status.begin(), status.end(),
+                     [](const auto& entry) { return entry.second.ok(); });
 }
 
 std::string SwitchResult::ToString() const {
@@ -178,9 +187,11 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
     for (int b = 0; b < ranks[i].old_state.num_buffers(); ++b) {
       result.resident_old_bytes[id].push_back(ranks[i].old_state.storage(b)->ResidentBytes());
     }
-    if (ranks[i].old_state.num_buffers() > 0 || state.contains(id)) result.old_state[id] = Dump(ranks[i].old_state);
+    if (ranks[i].old_state.num_buffers() > 0 || state.contains(id))
+      result.old_state[id] = Dump(ranks[i].old_state);
     const auto members = to.Ranks();
-    if (std::count(members.begin(), members.end(), id) > 0) result.new_state[id] = Dump(ranks[i].new_state);
+    if (std::count(members.begin(), members.end(), id) > 0)
+      result.new_state[id] = Dump(ranks[i].new_state);
   }
   return result;
 }

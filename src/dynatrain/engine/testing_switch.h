@@ -38,7 +38,8 @@ struct SwitchResult {
   vps::testing::State old_state;  // after the switch
   vps::testing::State new_state;
   std::map<RankId, ProgramStats> stats;
-  // Most bytes that a rank's old state, new state and staging took, looked up at each call of its transport.
+  // Most bytes that a rank's old state, new state and staging took, looked up at each call of its
+  // transport.
   std::map<RankId, ByteCount> peak_bytes;
   std::map<RankId, std::vector<ByteCount>> resident_old_bytes;  // of each old buffer, afterwards
 
@@ -46,10 +47,10 @@ struct SwitchResult {
   std::string ToString() const;  // the errors
 };
 
-// Moves `state` of map `from` to map `to`. New memory is filled with the NaN pattern first. `old_state` of a streaming
-// switch is what it has left.
-SwitchResult RunSwitch(const vps::ShardMap& from, const vps::testing::State& state, const vps::ShardMap& to,
-                       const SwitchOptions& options);
+// Moves `state` of map `from` to map `to`. New memory is filled with the NaN pattern first.
+// `old_state` of a streaming switch is what it has left.
+SwitchResult RunSwitch(const vps::ShardMap& from, const vps::testing::State& state,
+                       const vps::ShardMap& to, const SwitchOptions& options);
 
 }  // namespace dynatrain::engine::testing
 

@@ -11,7 +11,8 @@ using vps::Coords;
 using vps::Shard;
 using vps::TensorId;
 
-// Calls visit(begin, end) for each run of consecutive row-major indices of a tensor of `shape` inside `box`.
+// Calls visit(begin, end) for each run of consecutive row-major indices of a tensor of `shape`
+// inside `box`.
 template <class Visit>
 void ForEachRun(const vps::Shape& shape, const Box& box, const Visit& visit) {
   if (box.empty()) return;
@@ -49,8 +50,9 @@ ByteCount BruteForceMovedBytes(const vps::ShardMap& from, const vps::ShardMap& t
       held.assign(static_cast<size_t>(vps::ElemCount(shape)), 0);
       for (const Shard& shard : old_shards) {
         if (shard.tensor != tensor.id) continue;
-        ForEachRun(shape, shard.box,
-                   [&](int64_t begin, int64_t end) { std::fill(held.begin() + begin, held.begin() + end, 1); });
+        ForEachRun(shape, shard.box, [&](int64_t begin, int64_t end) {
+          std::fill(held.begin() + begin, held.begin() + end, 1);
+        });
       }
       int64_t missing = 0;
       for (const Shard& shard : new_shards) {

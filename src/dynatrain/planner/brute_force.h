@@ -1,5 +1,5 @@
-// The least that any plan can move, element by element and without any planner: the oracle of tests and of the
-// demo's validation.
+// The least that any plan can move, element by element and without any planner: the oracle of tests
+// and of the demo's validation.
 #ifndef DYNATRAIN_PLANNER_BRUTE_FORCE_H_
 #define DYNATRAIN_PLANNER_BRUTE_FORCE_H_
 
@@ -8,8 +8,9 @@
 
 namespace dynatrain::planner {
 
-// Sum over ranks of the bytes of new shards that the rank does not hold in `from`. Both maps are of one catalog. Uses one
-// byte of memory per element of the largest tensor, and time for each element of each rank in both maps.
+// Sum over ranks of the bytes of new shards that the rank does not hold in `from`. Both maps are of
+// one catalog. Uses one byte of memory per element of the largest tensor, and time for each element
+// of each rank in both maps.
 ByteCount BruteForceMovedBytes(const vps::ShardMap& from, const vps::ShardMap& to);
 
 }  // namespace dynatrain::planner

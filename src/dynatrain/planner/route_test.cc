@@ -3,27 +3,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <set>
-#include <tuple>
 
 #include "dynatrain/planner/brute_force.h"
+#include "dynatrain/planner/testing_routes.h"
 #include "dynatrain/vps/element_oracle.h"
 #include "dynatrain/vps/random_layouts.h"
 
 namespace dynatrain::planner {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using planner::testing::AllRoutes;
+using planner::testing::Apply;
+using planner::testing::CheckTriples;
+using planner::testing::ExpectSendsMatchReceives;
+using planner::testing::MapOf;
+using planner::testing::OneMatrix;
+using planner::testing::RandomMap;
+using planner::testing::Received;
+using planner::testing::UnionOfRanks;
 using vps::Box;
-using vps::Coords;
 using vps::ExplicitShardMap;
 using vps::HolderSet;
-using vps::Layout;
 using vps::LayoutShardMap;
 using vps::Parameter;
 using vps::Shard;
@@ -32,205 +35,11 @@ using vps::Split;
 using vps::StateCatalog;
 using vps::TensorId;
 using vps::testing::DistinctValue;
-using vps::testing::Element;
 using vps::testing::MakeState;
 using vps::testing::State;
 
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, const Layout& layout) {
-  auto map = LayoutShardMap::Make(std::move(catalog), layout);
-  EXPECT_TRUE(map.ok()) << map.status().ToString() << " " << layout.ToString();
-  return *map;
-}
-
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog, std::string_view spec) {
-  const auto layout = vps::ParseLayout(spec);
-  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
-  return MapOf(std::move(catalog), *layout);
-}
-
-std::shared_ptr<const StateCatalog> OneMatrix(Coords shape, Split split) {
-  auto catalog = std::make_shared<StateCatalog>();
-  Parameter p;
-  p.name = "w";
-  p.shape = shape;
-  p.split = std::move(split);
-  p.homes = {vps::Home::Layer(0)};
-  p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
-  EXPECT_TRUE(catalog->Add(p).ok());
-  return catalog;
-}
-
-std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
-  std::set<RankId> ranks;
-  for (const RankId rank : from.Ranks()) ranks.insert(rank);
-  for (const RankId rank : to.Ranks()) ranks.insert(rank);
-  return {ranks.begin(), ranks.end()};
-}
-
-std::map<RankId, Route> AllRoutes(const ShardMap& from, const ShardMap& to, const Topology& topology) {
-  std::map<RankId, Route> routes;
-  for (const RankId rank : UnionOfRanks(from, to)) {
-    auto route = PlanRoute(from, to, topology, rank);
-    EXPECT_TRUE(route.ok()) << route.status().ToString();
-    routes[rank] = *std::move(route);
-  }
-  return routes;
-}
-
-// The shard of a rank that holds all of a piece; there must be exactly one.
-const Shard* ShardWith(const std::vector<Shard>& shards, const Piece& piece) {
-  const Shard* found = nullptr;
-  for (const Shard& shard : shards) {
-    if (shard.tensor != piece.tensor || !shard.box.Contains(piece.box)) continue;
-    EXPECT_EQ(found, nullptr);
-    found = &shard;
-  }
-  return found;
-}
-
-int64_t PlaceOf(const Shard& shard, const Coords& index) {
-  int64_t place = shard.offset;
-  for (int axis = 0; axis < index.dims(); ++axis) {
-    place += (index[axis] - shard.box.lo()[axis]) * shard.strides[axis];
-  }
-  return place;
-}
-
-Coords IndexAt(const Box& box, int64_t flat) {
-  Coords index = box.lo();
-  for (int axis = box.dims() - 1; axis >= 0; --axis) {
-    index[axis] += flat % box.extent(axis);
-    flat /= box.extent(axis);
-  }
-  return index;
-}
-
-// Moves one piece, element by element, from `source` in the old map to `rank` in the new one, counting writes.
-class Mover {
- public:
-  Mover(const ShardMap& from, const State& state, const ShardMap& to)
-      : from_(from), to_(to), old_(state), new_(MakeState(to, [](const Element&) { return ~uint64_t{0}; })) {}
-
-  void Move(const Piece& piece, RankId source, RankId rank) {
-    const std::vector<Shard> old_shards = from_.ShardsOf(source);
-    const std::vector<Shard> new_shards = to_.ShardsOf(rank);
-    const Shard* in = ShardWith(old_shards, piece);
-    const Shard* out = ShardWith(new_shards, piece);
-    ASSERT_NE(in, nullptr) << "rank " << source << " does not hold " << piece.box.ToString();
-    ASSERT_NE(out, nullptr) << "rank " << rank << " does not need " << piece.box.ToString();
-    const auto bytes = static_cast<size_t>(vps::ElemBytes(to_.catalog().tensor(piece.tensor).dtype));
-    const auto& old_buffer = old_.at(source)[static_cast<size_t>(in->buffer)];
-    auto& new_buffer = new_.at(rank)[static_cast<size_t>(out->buffer)];
-    for (int64_t i = 0; i < piece.box.elems(); ++i) {
-      const Coords index = IndexAt(piece.box, i);
-      const auto to_place = static_cast<size_t>(PlaceOf(*out, index));
-      std::memcpy(&new_buffer[to_place * bytes],
-                  &old_buffer[static_cast<size_t>(PlaceOf(*in, index)) * bytes], bytes);
-      const bool first = written_.insert({rank, out->buffer, to_place}).second;
-      EXPECT_TRUE(first) << "written twice: rank " << rank << " " << piece.box.ToString();
-    }
-  }
-  const State& state() const { return new_; }
-
- private:
-  const ShardMap& from_;
-  const ShardMap& to_;
-  const State& old_;
-  State new_;
-  std::set<std::tuple<RankId, vps::BufferIndex, size_t>> written_;
-};
-
-State Apply(const ShardMap& from, const State& state, const ShardMap& to,
-            const std::map<RankId, Route>& routes) {
-  Mover mover(from, state, to);
-  for (const auto& [rank, route] : routes) {
-    for (const Piece& piece : route.keeps) mover.Move(piece, rank, rank);
-    for (const Transfer& receive : route.receives) mover.Move(receive.piece, receive.peer, rank);
-  }
-  return mover.state();
-}
-
-using Hop = std::tuple<RankId, RankId, Piece>;  // sender, receiver
-
-void ExpectSendsMatchReceives(const std::map<RankId, Route>& routes) {
-  std::multiset<Hop> sent;
-  std::multiset<Hop> received;
-  for (const auto& [rank, route] : routes) {
-    for (const Transfer& t : route.sends) sent.insert({rank, t.peer, t.piece});
-    for (const Transfer& t : route.receives) received.insert({t.peer, rank, t.piece});
-  }
-  EXPECT_EQ(sent, received);
-}
-
-void ExpectOrdered(const Route& route) {
-  EXPECT_TRUE(std::is_sorted(route.keeps.begin(), route.keeps.end()));
-  for (const auto* list : {&route.sends, &route.receives}) {
-    EXPECT_TRUE(std::is_sorted(list->begin(), list->end(), [](const Transfer& a, const Transfer& b) {
-      return std::tie(a.piece, a.peer) < std::tie(b.piece, b.peer);
-    }));
-    for (const Transfer& t : *list) EXPECT_FALSE(t.piece.box.empty());
-  }
-}
-
-// A node that holds a piece serves itself.
-void ExpectNearSources(const ShardMap& from, const Topology& topology, const Route& route) {
-  for (const Transfer& t : route.receives) {
-    bool local = false;
-    from.VisitHolders(t.piece.tensor, t.piece.box, [&](const Box&, const HolderSet& holders) {
-      for (int64_t i = 0; i < holders.size(); ++i) {
-        local |= topology.NodeOf(holders.At(i)) == topology.NodeOf(route.rank);
-      }
-    });
-    EXPECT_EQ(local, topology.NodeOf(t.peer) == topology.NodeOf(route.rank));
-  }
-}
-
-ByteCount Received(const std::map<RankId, Route>& routes) {
-  ByteCount total = 0;
-  for (const auto& [rank, route] : routes) total += route.received_bytes;
-  return total;
-}
-
-// A layout's map or, now and then, the same thing as a list, perhaps without some of the ranks.
-std::shared_ptr<const ShardMap> RandomMap(Random* random, std::shared_ptr<const StateCatalog> catalog) {
-  const auto map = MapOf(catalog, vps::testing::RandomLayout(random, *catalog, 0));
-  if (!random->OneIn(4)) return map;
-  auto copy = ExplicitShardMap::Copy(catalog, *map, {});
-  EXPECT_TRUE(copy.ok()) << copy.status().ToString();
-  return *copy;
-}
-
-Topology RandomTopology(Random* random) {
-  Topology topology;
-  if (!random->OneIn(3)) topology.ranks_per_node = static_cast<int32_t>(random->Between(1, 8));
-  return topology;
-}
-
-void CheckTriple(uint64_t seed) {
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  Random random(seed);
-  const auto catalog = vps::testing::RandomCatalog(&random, 0);
-  const auto from = RandomMap(&random, catalog);
-  const auto to = RandomMap(&random, catalog);
-  const Topology topology = RandomTopology(&random);
-  const auto routes = AllRoutes(*from, *to, topology);
-  ExpectSendsMatchReceives(routes);
-  for (const auto& [rank, route] : routes) {
-    ExpectOrdered(route);
-    ExpectNearSources(*from, topology, route);
-  }
-  EXPECT_EQ(Received(routes), BruteForceMovedBytes(*from, *to));
-  const State before = MakeState(*from, DistinctValue);
-  const State after = Apply(*from, before, *to, routes);
-  EXPECT_EQ(after, MakeState(*to, DistinctValue));
-  EXPECT_EQ(Apply(*to, after, *from, AllRoutes(*to, *from, topology)), before);
-}
-
 TEST(PlanRoute, RoutesOfAllRanksFitAndMoveEveryElementOnceAndNoMoreThanNeeded) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
-    CheckTriple(seed);
-    if (HasFatalFailure() || HasNonfatalFailure()) return;
-  }
+  CheckTriples(1, 500);
 }
 
 // The example of route.h.
@@ -458,16 +267,6 @@ TEST(BruteForceMovedBytes, CountsWhatIsNotThereYet) {
   EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=4,dp=1")), 3 * 32);
   EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=2,dp=1")), 0);
   EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=1,dp=1"), *MapOf(catalog, "tp=1,dp=3")), 2 * 128);
-}
-
-TEST(Topology, FingerprintTellsTopologiesApart) {
-  Topology a;
-  Topology b;
-  EXPECT_EQ(a.Fingerprint(), b.Fingerprint());
-  b.ranks_per_node = 8;
-  EXPECT_NE(a.Fingerprint(), b.Fingerprint());
-  EXPECT_EQ(b.NodeOf(7), 0);
-  EXPECT_EQ(b.NodeOf(8), 1);
 }
 
 }  // namespace

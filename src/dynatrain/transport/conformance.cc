@@ -49,9 +49,10 @@ Status ReceiveAndWait(Transport& t, RankId from, Tag tag, ByteSpan data, Duratio
   return t.Wait(op, timeout);
 }
 
-// Messages of `sizes` between each pair both ways, all posted before the first wait; the tag of number k is tag(k).
-Status Exchange(Transport& t, const std::vector<int64_t>& sizes, const std::function<Tag(int64_t)>& tag,
-                Duration timeout) {
+// Messages of `sizes` between each pair both ways, all posted before the first wait; the tag of
+// number k is tag(k).
+Status Exchange(Transport& t, const std::vector<int64_t>& sizes,
+                const std::function<Tag(int64_t)>& tag, Duration timeout) {
   struct Incoming {
     RankId from;
     int64_t number;
@@ -82,7 +83,8 @@ Status Exchange(Transport& t, const std::vector<int64_t>& sizes, const std::func
   }
   for (const OpId op : ops) DT_RETURN_IF_ERROR(t.Wait(op, timeout));
   for (const Incoming& in : incoming) {
-    const Bytes want = Pattern(static_cast<int64_t>(in.data.size()), Seed(in.from, t.rank(), in.number));
+    const Bytes want =
+        Pattern(static_cast<int64_t>(in.data.size()), Seed(in.from, t.rank(), in.number));
     DT_RETURN_IF_ERROR(Same(in.data, want, fmt::format("message {} from {}", in.number, in.from)));
   }
   return Status::Ok();
@@ -136,7 +138,8 @@ Status LongestMessage(const ConformanceFixture& f) {
   return AllOk(f.run(2, {}, [&](Transport& t) -> Status {
     const ByteCount most = t.capabilities().max_message;
     if (most > (64 << 20)) return Status::Ok();
-    DT_RETURN_IF_ERROR(Exchange(t, {most, most - 1, most}, [](int64_t) { return Tag{1}; }, f.timeout));
+    DT_RETURN_IF_ERROR(
+        Exchange(t, {most, most - 1, most}, [](int64_t) { return Tag{1}; }, f.timeout));
     if (t.rank() != 0) return Status::Ok();
     const Bytes beyond(static_cast<size_t>(most) + 1);
     const auto op = t.Send(1, 2, beyond);
@@ -147,8 +150,9 @@ Status LongestMessage(const ConformanceFixture& f) {
 
 Status ManySmall(const ConformanceFixture& f) {
   return AllOk(f.run(3, {}, [&](Transport& t) {
-    return Exchange(t, std::vector<int64_t>(500, 4), [](int64_t k) { return static_cast<Tag>(k % 7); },
-                    f.timeout);
+    return Exchange(
+        t, std::vector<int64_t>(500, 4), [](int64_t k) { return static_cast<Tag>(k % 7); },
+        f.timeout);
   }));
 }
 
@@ -180,8 +184,9 @@ Status DeadlineNamesThePair(const ConformanceFixture& f) {
     Bytes data(64);
     if (t.rank() != 1) return Status::Ok();
     const Status status = ReceiveAndWait(t, 2, 77, data, f.short_timeout);
-    DT_RETURN_IF_ERROR(Expect(status.code() == StatusCode::kDeadlineExceeded,
-                              "a receive that nobody serves ends at its deadline; " + status.ToString()));
+    DT_RETURN_IF_ERROR(
+        Expect(status.code() == StatusCode::kDeadlineExceeded,
+               "a receive that nobody serves ends at its deadline; " + status.ToString()));
     for (const char* part : {"1", "2", "77"}) {
       DT_RETURN_IF_ERROR(Expect(status.message().find(part) != std::string::npos,
                                 "the error names both ranks and the tag: " + status.message()));
@@ -232,7 +237,8 @@ Status DeadAfterFailure(const ConformanceFixture& f) {
   return AllOk(f.run(2, {}, [&](Transport& t) -> Status {
     if (t.rank() == 1) return Status::Ok();
     Bytes data(64);
-    DT_RETURN_IF_ERROR(Expect(!ReceiveAndWait(t, 1, 1, data, f.short_timeout).ok(), "nobody sends"));
+    DT_RETURN_IF_ERROR(
+        Expect(!ReceiveAndWait(t, 1, 1, data, f.short_timeout).ok(), "nobody sends"));
     const auto op = t.Receive(1, 2, data);
     const Status status = op.ok() ? t.Wait(*op, f.timeout) : op.status();
     return Expect(status.code() == StatusCode::kUnavailable,

@@ -10,7 +10,8 @@
 namespace dynatrain::transport {
 namespace {
 
-constexpr OpId kOwnIds = OpId{1} << 62;  // operations that the wrapped transport does not know by our id
+constexpr OpId kOwnIds =
+    OpId{1} << 62;  // operations that the wrapped transport does not know by our id
 
 }  // namespace
 
@@ -61,12 +62,14 @@ Status FaultyTransport::Release() {
   return Status::Ok();
 }
 
-Result<OpId> FaultyTransport::SendFaulty(const Fault& fault, RankId to, Tag tag, ConstByteSpan data) {
+Result<OpId> FaultyTransport::SendFaulty(const Fault& fault, RankId to, Tag tag,
+                                         ConstByteSpan data) {
   Random random(fault.seed);
   switch (fault.kind) {
     case Fault::Kind::kFlipBit: {
       std::vector<std::byte>& copy = state_->copies.emplace_back(data.begin(), data.end());
-      const auto bit = static_cast<size_t>(random.Between(0, static_cast<int64_t>(data.size()) * 8 - 1));
+      const auto bit =
+          static_cast<size_t>(random.Between(0, static_cast<int64_t>(data.size()) * 8 - 1));
       copy[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
       return inner_->Send(to, tag, copy);
     }

@@ -1,4 +1,5 @@
-// A transport around another one, with faults as data: what a bad wire, a bug or a dying process would do.
+// A transport around another one, with faults as data: what a bad wire, a bug or a dying process
+// would do.
 #ifndef DYNATRAIN_TRANSPORT_FAULTY_H_
 #define DYNATRAIN_TRANSPORT_FAULTY_H_
 
@@ -24,7 +25,8 @@ struct Fault {
     kDie         // the transport aborts itself and calls `on_death`
   };
   Kind kind = Kind::kFlipBit;
-  int64_t at = 0;  // counts non-empty sends for the first six, all posted operations for kFail and kDie; from 0
+  int64_t at = 0;  // counts non-empty sends for the first six, all posted operations for kFail and
+                   // kDie; from 0
   uint64_t seed = 0;
   Duration delay{};
 };

@@ -54,7 +54,7 @@ struct Direction {
 
 struct Endpoint {
   bool taken = false;
-  Status dead;  // Ok while it lives
+  Status dead;                // Ok while it lives
   std::map<OpId, OpPtr> ops;  // posted and not yet waited on
   Direction sends;
   Direction receives;
@@ -125,7 +125,8 @@ class LocalHub::Core {
         Fail(rank, status);
         return status;
       }
-      const auto step = ready_.empty() ? deadline : std::min(deadline, now + std::chrono::microseconds(50));
+      const auto step =
+          ready_.empty() ? deadline : std::min(deadline, now + std::chrono::microseconds(50));
       changed_.wait_until(lock, step);
     }
     if (!op->done) return Again(rank);
@@ -233,7 +234,8 @@ class LocalHub::Core {
   // Adversarial timing: any one of the matched messages, sometimes none.
   void DeliverOne() {
     if (ready_.empty() || random_.OneIn(3)) return;
-    const auto index = static_cast<size_t>(random_.Between(0, static_cast<int64_t>(ready_.size()) - 1));
+    const auto index =
+        static_cast<size_t>(random_.Between(0, static_cast<int64_t>(ready_.size()) - 1));
     const auto pair = ready_[index];
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
     Deliver(pair.first, pair.second);
@@ -241,7 +243,8 @@ class LocalHub::Core {
   }
 
   void Deliver(const OpPtr& send, const OpPtr& receive) {
-    const ConstByteSpan data = send->buffered.empty() ? send->source : ConstByteSpan(send->buffered);
+    const ConstByteSpan data =
+        send->buffered.empty() ? send->source : ConstByteSpan(send->buffered);
     if (data.size() != receive->destination.size()) {
       const Status status = DataLoss("{}: {} bytes came where {} were expected", receive->Name(),
                                      data.size(), receive->destination.size());
@@ -288,7 +291,8 @@ class LocalHub::Core {
       drop(lane.receives);
     }
     std::erase_if(ready_, [rank](const auto& pair) {
-      return (pair.first->self == rank && pair.first->buffered.empty()) || pair.second->self == rank;
+      return (pair.first->self == rank && pair.first->buffered.empty()) ||
+             pair.second->self == rank;
     });
     for (auto& [other, endpoint] : endpoints_) {
       drop(endpoint.sends.waiting);
@@ -308,7 +312,8 @@ class LocalHub::Core {
 
   // Whether a receive is matched already with a buffered send of somebody who is gone.
   bool StillComing(const Op& op) const {
-    return std::any_of(ready_.begin(), ready_.end(), [&op](const auto& pair) { return pair.second.get() == &op; });
+    return std::any_of(ready_.begin(), ready_.end(),
+                       [&op](const auto& pair) { return pair.second.get() == &op; });
   }
 
   const std::vector<RankId> ranks_;

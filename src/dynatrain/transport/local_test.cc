@@ -36,9 +36,7 @@ ConformanceFixture FixtureOf(LocalOptions options) {
 }
 
 class Conformance : public testing::TestWithParam<ConformanceCase> {};
-TEST_P(Conformance, Rendezvous) {
-  EXPECT_EQ(GetParam().run(FixtureOf({})).ToString(), "ok");
-}
+TEST_P(Conformance, Rendezvous) { EXPECT_EQ(GetParam().run(FixtureOf({})).ToString(), "ok"); }
 TEST_P(Conformance, Eager) {
   EXPECT_EQ(GetParam().run(FixtureOf({.rendezvous = false})).ToString(), "ok");
 }
