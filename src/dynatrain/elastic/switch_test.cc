@@ -132,7 +132,7 @@ TEST(RequestSwitch, IdsAreTakenInOrderByManyAskers) {
 
 // ---- whole jobs ----
 
-SimScript Job(std::string first, std::vector<std::string> switches) {
+SimScript Script(std::string first, std::vector<std::string> switches) {
   SimScript script;
   script.seed = 1;
   script.num_ranks = 4;
@@ -148,14 +148,14 @@ void ExpectHolds(const SimScript& script, const SimResult& result) {
 // C30: ranks 0 and 2 are fresh processes with their own idea of the step; ranks 1 and 3 hold the
 // state.
 TEST(Job, NewcomersAreNeverASource) {
-  const SimScript script = Job("dp=2,zero=1,ranks=1+3", {"dp=4,zero=1,ranks=0-3"});
+  const SimScript script = Script("dp=2,zero=1,ranks=1+3", {"dp=4,zero=1,ranks=0-3"});
   const SimResult result = RunSim(script);
   ExpectHolds(script, result);
   EXPECT_EQ(result.committed, 1);
 }
 
 TEST(Job, MovesToRanksThatHeldNothing) {
-  const SimScript script = Job("dp=2,zero=1,ranks=0-1", {"tp=2,dp=1,ranks=2-3", "dp=2,zero=1"});
+  const SimScript script = Script("dp=2,zero=1,ranks=0-1", {"tp=2,dp=1,ranks=2-3", "dp=2,zero=1"});
   const SimResult result = RunSim(script);
   ExpectHolds(script, result);
   EXPECT_EQ(result.committed, 2);
@@ -164,7 +164,7 @@ TEST(Job, MovesToRanksThatHeldNothing) {
 TEST(Job, RefusesWhatMakesNoSenseAndTrainsOn) {
   for (const char* spec : {"tp=3,pp=2", "pp=2,dp=1,split=1+1", "dp=2,zero=1", "nonsense", "",
                            "tp=0", "dp=2,ranks=0+9"}) {
-    const SimScript script = Job("dp=2,zero=1", {spec, "tp=2,dp=1"});
+    const SimScript script = Script("dp=2,zero=1", {spec, "tp=2,dp=1"});
     const SimResult result = RunSim(script);
     ExpectHolds(script, result);
     EXPECT_EQ(result.rolled_back, 1) << spec;
@@ -176,7 +176,7 @@ TEST(Job, RefusesWhatMakesNoSenseAndTrainsOn) {
 // then it works.
 TEST(Job, SurvivesAFaultAtEveryStepOfEveryRank) {
   using Kind = SimFault::Kind;
-  const SimScript base = Job("dp=3,zero=1,ranks=0-2", {"tp=2,dp=1,ranks=3+1"});
+  const SimScript base = Script("dp=3,zero=1,ranks=0-2", {"tp=2,dp=1,ranks=3+1"});
   const SimResult quiet = RunSim(base);
   ExpectHolds(base, quiet);
   ASSERT_EQ(quiet.committed, 1);
