@@ -197,8 +197,8 @@ void RunJob(Job* job) {
   std::vector<std::thread> threads;
   for (RankId rank = 0; rank < job->num_ranks; ++rank) {
     ranks.push_back(std::make_unique<RankThread>(job, rank));
-    threads.emplace_back([&ranks, rank] { ranks[static_cast<size_t>(rank)]->Run(); });
   }
+  for (const auto& rank : ranks) threads.emplace_back([&rank] { rank->Run(); });
   for (std::thread& thread : threads) thread.join();
 }
 
