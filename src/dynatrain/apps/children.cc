@@ -127,8 +127,7 @@ void Children::Poll(Duration timeout,
   ReapAll(on_line, on_exit);
 }
 
-void Children::Drain(RankId rank,
-                     const std::function<void(RankId, const std::string&)>& on_line) {
+void Children::Drain(RankId rank, const std::function<void(RankId, const std::string&)>& on_line) {
   Child& child = children_[static_cast<size_t>(rank)];
   std::array<char, 4096> chunk{};
   while (child.events_fd >= 0) {

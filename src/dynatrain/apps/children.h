@@ -31,8 +31,8 @@ class Children {
     std::string Describe() const;  // "rank 3 (pid 4242) was killed by signal 9 (Killed)"
   };
 
-  // Starts `count` copies of this program, arguments from `arguments(rank)`, `config` on kConfigFd; standard output and error go
-  // to log_directory/rank-<n>.log.
+  // Starts `count` copies of this program, arguments from `arguments(rank)`, `config` on kConfigFd;
+  // standard output and error go to log_directory/rank-<n>.log.
   static Result<std::unique_ptr<Children>> Spawn(
       int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
       const std::string& config, const std::string& log_directory);
@@ -40,8 +40,8 @@ class Children {
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
 
-  // Waits at most `timeout` for something to happen, then hands over all whole lines and all exits there are. A rank's
-  // lines come before its exit.
+  // Waits at most `timeout` for something to happen, then hands over all whole lines and all exits
+  // there are. A rank's lines come before its exit.
   void Poll(Duration timeout, const std::function<void(RankId, const std::string&)>& on_line,
             const std::function<void(const Exit&)>& on_exit);
 
@@ -51,9 +51,9 @@ class Children {
 
  private:
   struct Child {
-    pid_t pid = -1;      // -1 once reaped
-    int events_fd = -1;  // -1 once at end of file
-    std::string pending; // an unfinished line
+    pid_t pid = -1;       // -1 once reaped
+    int events_fd = -1;   // -1 once at end of file
+    std::string pending;  // an unfinished line
   };
 
   Children() = default;

@@ -1,4 +1,5 @@
-// The subcommands of `dynatrain`: flags in, exit code out. Messages go to standard error, results to standard output.
+// The subcommands of `dynatrain`: flags in, exit code out. Messages go to standard error, results
+// to standard output.
 #ifndef DYNATRAIN_APPS_COMMANDS_H_
 #define DYNATRAIN_APPS_COMMANDS_H_
 

@@ -20,19 +20,27 @@ bool IsLoopback(const std::string& host) {
 
 int HttpCode(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kInvalidArgument: return 400;
-    case StatusCode::kNotFound: return 404;
-    case StatusCode::kFailedPrecondition: return 409;
-    default: return 500;
+    case StatusCode::kInvalidArgument:
+      return 400;
+    case StatusCode::kNotFound:
+      return 404;
+    case StatusCode::kFailedPrecondition:
+      return 409;
+    default:
+      return 500;
   }
 }
 
 StatusCode CodeOfHttp(int http) {
   switch (http) {
-    case 400: return StatusCode::kInvalidArgument;
-    case 404: return StatusCode::kNotFound;
-    case 409: return StatusCode::kFailedPrecondition;
-    default: return StatusCode::kInternal;
+    case 400:
+      return StatusCode::kInvalidArgument;
+    case 404:
+      return StatusCode::kNotFound;
+    case 409:
+      return StatusCode::kFailedPrecondition;
+    default:
+      return StatusCode::kInternal;
   }
 }
 
@@ -50,7 +58,8 @@ Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& bo
   if (!request.is_object() || !request.contains("spec") || !request["spec"].is_string()) {
     return InvalidArgument(R"(expected {{"spec": "tp=2,dp=2"}})");
   }
-  DT_ASSIGN_OR_RETURN(const int64_t id, handlers.request_switch(request["spec"].get<std::string>()));
+  DT_ASSIGN_OR_RETURN(const int64_t id,
+                      handlers.request_switch(request["spec"].get<std::string>()));
   return json{{"id", id}};
 }
 
@@ -66,9 +75,10 @@ class HttpControlServer final : public ControlServer {
     server_.Post("/switch", [this](const httplib::Request& request, httplib::Response& response) {
       Answer(HandleSwitch(handlers_, request.body), response);
     });
-    server_.Get(R"(/switch/(\d{1,9}))", [this](const httplib::Request& request, httplib::Response& response) {
-      Answer(handlers_.switch_state(std::stoll(request.matches[1])), response);
-    });
+    server_.Get(R"(/switch/(\d{1,9}))",
+                [this](const httplib::Request& request, httplib::Response& response) {
+                  Answer(handlers_.switch_state(std::stoll(request.matches[1])), response);
+                });
     server_.Get("/status", [this](const httplib::Request&, httplib::Response& response) {
       Answer(handlers_.status(), response);
     });
@@ -82,10 +92,12 @@ class HttpControlServer final : public ControlServer {
   Status Bind() {
     const int port = address_.port == 0 ? server_.bind_to_any_port(address_.host.c_str())
                      : server_.bind_to_port(address_.host.c_str(), address_.port) ? address_.port
-                                                                                 : -1;
+                                                                                  : -1;
     if (port < 0) {
-      return Unavailable("cannot listen on {}: the port is in use or not allowed; "
-                         "choose another, or port 0 for a free one", address_.ToString());
+      return Unavailable(
+          "cannot listen on {}: the port is in use or not allowed; "
+          "choose another, or port 0 for a free one",
+          address_.ToString());
     }
     address_.port = port;
     thread_ = std::thread([this] { server_.listen_after_bind(); });
@@ -109,15 +121,16 @@ class HttpControlServer final : public ControlServer {
 
 Result<json> AnswerOf(const Address& job, const httplib::Result& result) {
   if (!result) {
-    return Unavailable("no job answers at {} ({}); is it running with --control {}?", job.ToString(),
-                       httplib::to_string(result.error()), job.ToString());
+    return Unavailable("no job answers at {} ({}); is it running with --control {}?",
+                       job.ToString(), httplib::to_string(result.error()), job.ToString());
   }
   const json body = json::parse(result->body, nullptr, false);
   if (result->status == 200 && !body.is_discarded()) return body;
   if (body.is_object() && body.contains("error")) {
     return Status(CodeOfHttp(result->status), body["error"].get<std::string>());
   }
-  return Unavailable("{} answers, but is no DynaTrain job (HTTP {})", job.ToString(), result->status);
+  return Unavailable("{} answers, but is no DynaTrain job (HTTP {})", job.ToString(),
+                     result->status);
 }
 
 httplib::Client ClientOf(const Address& job) {
@@ -137,7 +150,8 @@ Result<Address> ParseAddress(const std::string& text) {
   const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (port.empty() || error != std::errc() || stop != port.data() + port.size() ||
       address.port < 0 || address.port > 65535) {
-    return InvalidArgument("address {}: expected HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:7070", text);
+    return InvalidArgument(
+        "address {}: expected HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:7070", text);
   }
   return address;
 }
@@ -145,8 +159,9 @@ Result<Address> ParseAddress(const std::string& text) {
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(const Address& address,
                                                             ControlHandlers handlers) {
   if (!IsLoopback(address.host)) {
-    return InvalidArgument("control address {}: only loopback addresses are served, such as 127.0.0.1:{}",
-                           address.ToString(), address.port);
+    return InvalidArgument(
+        "control address {}: only loopback addresses are served, such as 127.0.0.1:{}",
+        address.ToString(), address.port);
   }
   auto server = std::make_unique<HttpControlServer>(address, std::move(handlers));
   DT_RETURN_IF_ERROR(server->Bind());

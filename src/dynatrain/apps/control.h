@@ -1,10 +1,13 @@
-// Control of a running job over HTTP on loopback: what `dynatrain switch` and `dynatrain status` talk to.
+// Control of a running job over HTTP on loopback: what `dynatrain switch` and `dynatrain status`
+// talk to.
 //
-//   POST /switch   {"spec": "tp=2,dp=2"}   -> 200 {"id": 3}, 400 {"error": "..."} if the layout does not fit
-//   GET  /switch/3                          -> 200 {"state": "pending"}, or {"state": "done", "report": {...}}; 404
-//   GET  /status                            -> 200 {"step": 120, "steps": 200, "loss": 2.41, "layout": "...", ...}
+//   POST /switch   {"spec": "tp=2,dp=2"}   -> 200 {"id": 3}, 400 {"error": "..."} if the layout
+//   does not fit GET  /switch/3                          -> 200 {"state": "pending"}, or {"state":
+//   "done", "report": {...}}; 404 GET  /status                            -> 200 {"step": 120,
+//   "steps": 200, "loss": 2.41, "layout": "...", ...}
 //
-// Unauthenticated; whoever reaches the address controls the job, so it listens on loopback addresses only.
+// Unauthenticated; whoever reaches the address controls the job, so it listens on loopback
+// addresses only.
 #ifndef DYNATRAIN_APPS_CONTROL_H_
 #define DYNATRAIN_APPS_CONTROL_H_
 
@@ -36,15 +39,18 @@ struct ControlHandlers {
 
 class ControlServer {
  public:
-  // Port 0 takes a free one. kUnavailable, naming the address, if it is in use; kInvalidArgument if it is not loopback.
-  static Result<std::unique_ptr<ControlServer>> Start(const Address& address, ControlHandlers handlers);
+  // Port 0 takes a free one. kUnavailable, naming the address, if it is in use; kInvalidArgument if
+  // it is not loopback.
+  static Result<std::unique_ptr<ControlServer>> Start(const Address& address,
+                                                      ControlHandlers handlers);
   virtual ~ControlServer() = default;  // stops and joins
   virtual const Address& address() const = 0;
 };
 
 // Client side: the JSON answer of a running job. An error answer becomes its Status.
 Result<nlohmann::json> ControlGet(const Address& job, const std::string& path);
-Result<nlohmann::json> ControlPost(const Address& job, const std::string& path, const nlohmann::json& body);
+Result<nlohmann::json> ControlPost(const Address& job, const std::string& path,
+                                   const nlohmann::json& body);
 
 }  // namespace dynatrain::apps
 

@@ -22,18 +22,22 @@ struct SwitchFlags {
   bool json = false;
 };
 
-// Waits until the job has decided the switch; kDeadlineExceeded after `timeout` seconds (the job may still carry it out).
+// Waits until the job has decided the switch; kDeadlineExceeded after `timeout` seconds (the job
+// may still carry it out).
 Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double timeout) {
   Clock& clock = MonotonicClock();
   const TimePoint deadline =
       clock.Now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   while (clock.Now() < deadline) {
     DT_ASSIGN_OR_RETURN(const json state, ControlGet(job, fmt::format("/switch/{}", id)));
-    if (state.value("state", "") == "done") return elastic::SwitchReport::FromJson(state["report"].dump());
+    if (state.value("state", "") == "done")
+      return elastic::SwitchReport::FromJson(state["report"].dump());
     clock.SleepUntil(clock.Now() + kAskInterval);
   }
-  return DeadlineExceeded("switch {} was asked for, but not decided within {} s; `dynatrain status --job {}` "
-                          "shows what becomes of it", id, timeout, job.ToString());
+  return DeadlineExceeded(
+      "switch {} was asked for, but not decided within {} s; `dynatrain status --job {}` "
+      "shows what becomes of it",
+      id, timeout, job.ToString());
 }
 
 Status RunSwitch(const SwitchFlags& flags) {
@@ -47,7 +51,8 @@ Status RunSwitch(const SwitchFlags& flags) {
   DT_ASSIGN_OR_RETURN(const elastic::SwitchReport report, AwaitReport(job, id, flags.timeout));
   std::printf("%s\n", flags.json ? report.ToJson().c_str() : SwitchTable({report}).c_str());
   if (report.outcome != elastic::Outcome::kCommitted) {
-    return Aborted("switch {} was rolled back, the job goes on in {}: {}", id, report.from, report.reason);
+    return Aborted("switch {} was rolled back, the job goes on in {}: {}", id, report.from,
+                   report.reason);
   }
   return {};
 }
@@ -66,12 +71,14 @@ Status RunStatus(const StatusFlags& flags) {
   }
   std::printf("%s on %d ranks, layout %s, step %ld/%ld", status.value("model", "").c_str(),
               status.value("num_ranks", 0), status.value("layout", "").c_str(),
-              static_cast<long>(status.value("step", int64_t{0})), static_cast<long>(status.value("steps", int64_t{0})));
+              static_cast<long>(status.value("step", int64_t{0})),
+              static_cast<long>(status.value("steps", int64_t{0})));
   if (status.contains("loss")) std::printf(", loss %.4f", status["loss"].get<double>());
   std::printf("\n");
   std::vector<elastic::SwitchReport> reports;
   for (const json& entry : status["switches"]) {
-    DT_ASSIGN_OR_RETURN(elastic::SwitchReport report, elastic::SwitchReport::FromJson(entry.dump()));
+    DT_ASSIGN_OR_RETURN(elastic::SwitchReport report,
+                        elastic::SwitchReport::FromJson(entry.dump()));
     reports.push_back(std::move(report));
   }
   if (!reports.empty()) std::printf("\n%s", SwitchTable(reports).c_str());
@@ -91,14 +98,16 @@ void AddSwitchCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<SwitchFlags>();
   command->add_option("--job", flags->job, "the job's control address, HOST:PORT")->required();
   command->add_option("spec", flags->spec, "the new layout, such as tp=2,dp=2,zero=1")->required();
-  command->add_option("--timeout", flags->timeout, "seconds to wait for the outcome")->capture_default_str();
+  command->add_option("--timeout", flags->timeout, "seconds to wait for the outcome")
+      ->capture_default_str();
   command->add_flag("--no-wait", flags->no_wait, "return once the job has taken the request");
   command->add_flag("--json", flags->json, "print the report as JSON");
   command->callback([flags, exit_code] { *exit_code = ExitCode("switch", RunSwitch(*flags)); });
 }
 
 void AddStatusCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("status", "show step, layout and switches of a running job");
+  CLI::App* command =
+      app.add_subcommand("status", "show step, layout and switches of a running job");
   auto flags = std::make_shared<StatusFlags>();
   command->add_option("--job", flags->job, "the job's control address, HOST:PORT")->required();
   command->add_flag("--json", flags->json, "print it as JSON");

@@ -1,15 +1,17 @@
-// What a rank process tells its launcher: one JSON object per line on the events pipe. Each has "event" and "t", the
-// time of writing on the host's monotonic clock in seconds (CLOCK_MONOTONIC: comparable between processes of a host).
+// What a rank process tells its launcher: one JSON object per line on the events pipe. Each has
+// "event" and "t", the time of writing on the host's monotonic clock in seconds (CLOCK_MONOTONIC:
+// comparable between processes of a host).
 //
-//   up      {rank}                                              the process runs, libraries are loaded
-//   ready   {rank, groups_seconds, load_seconds, build_seconds} before its first step; load: of a checkpoint, else 0
-//   resumed {path, step, load_seconds}                          from the lowest rank of the first layout
-//   step    {step, loss, seconds, layout, tokens, grad_norm, started}  from the lowest rank of the layout
-//   requested {id, spec, step}                                  a scheduled switch was asked for
-//   probe   {switch, when: "before" | "after", step, loss}      loss of the fixed batch
+//   up      {rank}                                              the process runs, libraries are
+//   loaded ready   {rank, groups_seconds, load_seconds, build_seconds} before its first step; load:
+//   of a checkpoint, else 0 resumed {path, step, load_seconds}                          from the
+//   lowest rank of the first layout step    {step, loss, seconds, layout, tokens, grad_norm,
+//   started}  from the lowest rank of the layout requested {id, spec, step} a scheduled switch was
+//   asked for probe   {switch, when: "before" | "after", step, loss}      loss of the fixed batch
 //   switch  a SwitchReport, merged over the ranks
 //   saved   {path, step, seconds}
-//   error   {message}                                           the rank ends with exit code 1 afterwards
+//   error   {message}                                           the rank ends with exit code 1
+//   afterwards
 #ifndef DYNATRAIN_APPS_EVENTS_H_
 #define DYNATRAIN_APPS_EVENTS_H_
 
@@ -20,7 +22,8 @@
 
 namespace dynatrain::apps {
 
-// Any thread. Lines are written whole; a launcher that is gone is no error here (the rank dies with it).
+// Any thread. Lines are written whole; a launcher that is gone is no error here (the rank dies with
+// it).
 class EventWriter {
  public:
   explicit EventWriter(int fd) : fd_(fd) {}

@@ -7,9 +7,9 @@
 namespace dynatrain::apps {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScheduledSwitch, step, spec)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps, stop_after,
-                                   global_batch, micro_batch, seq, lr, seed, verify, save, resume,
-                                   dump_state, probe_loss)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps,
+                                   stop_after, global_batch, micro_batch, seq, lr, seed, verify,
+                                   save, resume, dump_state, probe_loss)
 
 Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text) {
   const size_t colon = text.find(':');

@@ -1,4 +1,5 @@
-// JobConfig: what `dynatrain train` was asked for, as one value that travels from the launcher to every rank.
+// JobConfig: what `dynatrain train` was asked for, as one value that travels from the launcher to
+// every rank.
 #ifndef DYNATRAIN_APPS_JOB_CONFIG_H_
 #define DYNATRAIN_APPS_JOB_CONFIG_H_
 
@@ -19,9 +20,9 @@ struct ScheduledSwitch {
 Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text);
 
 struct JobConfig {
-  std::string model;   // preset or path of a Hugging Face config.json
-  std::string data;    // path of a text file
-  std::string layout;  // canonical SPEC of the first layout
+  std::string model;                      // preset or path of a Hugging Face config.json
+  std::string data;                       // path of a text file
+  std::string layout;                     // canonical SPEC of the first layout
   std::vector<ScheduledSwitch> switches;  // by step
   int32_t num_ranks = 1;
 
@@ -35,10 +36,10 @@ struct JobConfig {
   uint64_t seed = 1;
 
   std::string verify = "moved";
-  std::string save;    // directory of checkpoints, empty: none
-  std::string resume;  // directory to go on from, empty: start anew
-  std::string dump_state;     // directory for the state just before and after each switch, empty: none
-  bool probe_loss = false;    // loss of one fixed batch just before and after each switch
+  std::string save;        // directory of checkpoints, empty: none
+  std::string resume;      // directory to go on from, empty: start anew
+  std::string dump_state;  // directory for the state just before and after each switch, empty: none
+  bool probe_loss = false;  // loss of one fixed batch just before and after each switch
 
   std::string ToJson() const;
   static Result<JobConfig> FromJson(const std::string& text);

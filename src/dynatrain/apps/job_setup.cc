@@ -21,7 +21,8 @@ Status CheckNumbers(const JobConfig& config) {
   DT_RETURN_IF_ERROR(CheckPositive("--micro-batch", config.micro_batch));
   DT_RETURN_IF_ERROR(CheckPositive("--seq", config.seq));
   if (config.stop_after < 0 || config.stop_after > config.steps) {
-    return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after, config.steps);
+    return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after,
+                           config.steps);
   }
   if (!(config.lr >= 0)) return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
   return engine::ParseVerify(config.verify).status();
@@ -42,10 +43,14 @@ Result<JobSetup> JobSetup::Make(const JobConfig& config) {
   options.micro_batch = config.micro_batch;
   options.seq = config.seq;
   options.seed = config.seed;
-  options.schedule = {.lr = config.lr, .min_lr = config.lr / 10, .warmup = config.steps / kWarmupShare, .steps = config.steps};
+  options.schedule = {.lr = config.lr,
+                      .min_lr = config.lr / 10,
+                      .warmup = config.steps / kWarmupShare,
+                      .steps = config.steps};
   DT_RETURN_IF_ERROR(trainer::CheckOptions(options));
-  DT_RETURN_IF_ERROR(
-      trainer::TextData::Open(options.data_file, options.seq, options.global_batch, setup.model.vocab).status());
+  DT_RETURN_IF_ERROR(trainer::TextData::Open(options.data_file, options.seq, options.global_batch,
+                                             setup.model.vocab)
+                         .status());
   return setup;
 }
 

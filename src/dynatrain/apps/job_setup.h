@@ -1,5 +1,5 @@
-// JobSetup: a JobConfig made real — model, catalog, trainer options — and the checks on it, the same in the launcher, which
-// refuses bad input before anything starts, and in every rank.
+// JobSetup: a JobConfig made real — model, catalog, trainer options — and the checks on it, the
+// same in the launcher, which refuses bad input before anything starts, and in every rank.
 #ifndef DYNATRAIN_APPS_JOB_SETUP_H_
 #define DYNATRAIN_APPS_JOB_SETUP_H_
 
@@ -20,7 +20,8 @@ struct JobSetup {
   std::shared_ptr<const vps::StateCatalog> catalog;
   trainer::TrainerOptions trainer;
 
-  // Reads the model's configuration and checks numbers and data file (kInvalidArgument or kNotFound, naming the value).
+  // Reads the model's configuration and checks numbers and data file (kInvalidArgument or
+  // kNotFound, naming the value).
   static Result<JobSetup> Make(const JobConfig& config);
 
   // Parses a SPEC and checks that the layout fits ranks, layers, heads, ffn, vocabulary and batch.

@@ -39,7 +39,7 @@ std::atomic<int> received_signal{0};
 void OnSignal(int number) { received_signal = number; }
 
 void HandleSignals() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = OnSignal;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
@@ -53,7 +53,8 @@ class LogDirectory {
     std::error_code error;
     if (!wanted.empty()) {
       fs::create_directories(wanted, error);
-      if (error) return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
+      if (error)
+        return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
       return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
     }
     std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
@@ -103,7 +104,8 @@ class JsonSink {
   std::ofstream file_;
 };
 
-// Who failed first, and why. A rank that was killed explains the errors of those that waited for it.
+// Who failed first, and why. A rank that was killed explains the errors of those that waited for
+// it.
 class Blame {
  public:
   void AddError(RankId rank, const std::string& message) {
@@ -133,7 +135,9 @@ class Blame {
 class Job {
  public:
   Job(const LaunchOptions& options, JsonSink sink, std::unique_ptr<LogDirectory> logs)
-      : options_(options), sink_(std::move(sink)), logs_(std::move(logs)),
+      : options_(options),
+        sink_(std::move(sink)),
+        logs_(std::move(logs)),
         progress_(options.config.last_step()) {}
 
   Status Run() {
@@ -189,11 +193,13 @@ Status Job::Start() {
   DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(address, kStoreTimeout));
   layout_ = options_.config.layout;
   if (options_.control) {
-    ControlHandlers handlers{.request_switch = [this](const std::string& spec) { return RequestSwitch(spec); },
-                             .switch_state = [this](int64_t id) { return SwitchState(id); },
-                             .status = [this] { return StatusJson(); }};
+    ControlHandlers handlers{
+        .request_switch = [this](const std::string& spec) { return RequestSwitch(spec); },
+        .switch_state = [this](int64_t id) { return SwitchState(id); },
+        .status = [this] { return StatusJson(); }};
     DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(*options_.control, std::move(handlers)));
-    progress_.Note(fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
+    progress_.Note(
+        fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }
   const auto arguments = [&](RankId rank) {
     return std::vector<std::string>{"rank", "--rank", std::to_string(rank), "--store",
@@ -211,8 +217,8 @@ Status Job::Follow() {
   };
   while (children_->any_running() && !blame_.settled()) {
     if (received_signal != 0) {
-      return Aborted("stopped by signal {} after step {}; nothing was saved", received_signal.load(),
-                     last_step_.value("step", 0));
+      return Aborted("stopped by signal {} after step {}; nothing was saved",
+                     received_signal.load(), last_step_.value("step", 0));
     }
     children_->Poll(kPollInterval, on_line, on_exit);
   }
@@ -237,11 +243,13 @@ void Job::OnEvent(RankId rank, const std::string& line) {
   }
   if (name == "saved") {
     progress_.Note(fmt::format("saved step {} to {} in {}", event.value("step", 0),
-                               event.value("path", ""), FormatSeconds(event.value("seconds", 0.0))));
+                               event.value("path", ""),
+                               FormatSeconds(event.value("seconds", 0.0))));
   }
   if (name == "resumed") {
     progress_.Note(fmt::format("resumed step {} from {} in {}", event.value("step", 0),
-                               event.value("path", ""), FormatSeconds(event.value("load_seconds", 0.0))));
+                               event.value("path", ""),
+                               FormatSeconds(event.value("load_seconds", 0.0))));
   }
 }
 
@@ -263,10 +271,11 @@ void Job::OnSwitch(const std::string& line) {
   if (report->outcome == elastic::Outcome::kCommitted) {
     progress_.Note(fmt::format("switch {} after step {}: {} -> {}, pause {}, moved {}", report->id,
                                report->step, report->from, report->to,
-                               FormatSeconds(report->pause_seconds), FormatBytes(report->moved_bytes)));
+                               FormatSeconds(report->pause_seconds),
+                               FormatBytes(report->moved_bytes)));
   } else {
-    progress_.Note(fmt::format("switch {} to {} was rolled back, the job goes on in {}: {}", report->id,
-                               report->to, report->from, report->reason));
+    progress_.Note(fmt::format("switch {} to {} was rolled back, the job goes on in {}: {}",
+                               report->id, report->to, report->from, report->reason));
   }
 }
 
@@ -280,7 +289,8 @@ void Job::ReportUndone(const Status& job) {
     report.requested_step = request.requested_step;
     report.from = layout_;
     report.to = request.spec;
-    report.reason = job.ok() ? "the job ended before all ranks were prepared" : "the job failed first";
+    report.reason =
+        job.ok() ? "the job ended before all ranks were prepared" : "the job failed first";
     json line = json::parse(report.ToJson());
     line["event"] = "switch";
     line["t"] = ToSeconds(MonotonicClock().Now());
@@ -313,11 +323,15 @@ Result<json> Job::SwitchState(int64_t id) {
 
 json Job::StatusJson() {
   const std::lock_guard lock(mutex_);
-  json status = {{"step", last_step_.value("step", int64_t{0})}, {"steps", options_.config.steps},
-                 {"layout", layout_},        {"num_ranks", options_.config.num_ranks},
-                 {"model", options_.config.model}, {"switches", json::array()}};
+  json status = {{"step", last_step_.value("step", int64_t{0})},
+                 {"steps", options_.config.steps},
+                 {"layout", layout_},
+                 {"num_ranks", options_.config.num_ranks},
+                 {"model", options_.config.model},
+                 {"switches", json::array()}};
   if (last_step_.contains("loss")) status["loss"] = last_step_["loss"];
-  for (const auto& [id, report] : reports_) status["switches"].push_back(json::parse(report.ToJson()));
+  for (const auto& [id, report] : reports_)
+    status["switches"].push_back(json::parse(report.ToJson()));
   return status;
 }
 

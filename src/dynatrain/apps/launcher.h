@@ -1,5 +1,5 @@
-// The launcher: `dynatrain train` on one machine. Starts the ranks, hosts the store, serves control requests, shows
-// progress, and ends everything with one clear message when a rank fails.
+// The launcher: `dynatrain train` on one machine. Starts the ranks, hosts the store, serves control
+// requests, shows progress, and ends everything with one clear message when a rank fails.
 #ifndef DYNATRAIN_APPS_LAUNCHER_H_
 #define DYNATRAIN_APPS_LAUNCHER_H_
 
@@ -15,10 +15,12 @@ struct LaunchOptions {
   JobConfig config;
   std::optional<Address> control;   // none: no control server
   std::optional<std::string> json;  // where JSON lines go: "-" is standard output; none: nowhere
-  std::string log_directory;        // of the ranks' logs; empty: a temporary one, kept only after a failure
+  std::string
+      log_directory;  // of the ranks' logs; empty: a temporary one, kept only after a failure
 };
 
-// Runs the job to its end. Ok, or the one thing that went wrong first; no rank process is left either way.
+// Runs the job to its end. Ok, or the one thing that went wrong first; no rank process is left
+// either way.
 Status Launch(const LaunchOptions& options);
 
 }  // namespace dynatrain::apps

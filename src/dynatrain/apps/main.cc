@@ -4,7 +4,8 @@
 #include "dynatrain/apps/commands.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains language models and changes their parallel layout while they train.", "dynatrain");
+  CLI::App app("Trains language models and changes their parallel layout while they train.",
+               "dynatrain");
   app.require_subcommand(1);
   int exit_code = 0;
   dynatrain::apps::AddTrainCommand(app, &exit_code);

@@ -57,9 +57,9 @@ std::string FormatRate(double per_second) {
 }
 
 std::string SwitchTable(const std::vector<elastic::SwitchReport>& reports) {
-  std::vector<std::vector<std::string>> rows = {{"#", "step", "from", "to", "outcome", "prepared in",
-                                                 "pause", "move", "verify", "decide", "activate",
-                                                 "moved", "kept", "proven equal"}};
+  std::vector<std::vector<std::string>> rows = {{"#", "step", "from", "to", "outcome",
+                                                 "prepared in", "pause", "move", "verify", "decide",
+                                                 "activate", "moved", "kept", "proven equal"}};
   for (const elastic::SwitchReport& r : reports) {
     rows.push_back({fmt::format("{}", r.id), fmt::format("{}", r.step), r.from, r.to,
                     std::string(elastic::OutcomeName(r.outcome)), FormatSeconds(r.prepare_seconds),
@@ -78,9 +78,11 @@ void Progress::Step(int64_t step, double loss, double tokens_per_second,
   const int64_t every = terminal_ ? 1 : std::max<int64_t>(1, steps_ / kLinesWithoutTerminal);
   if (step != 1 && step != steps_ && step % every != 0) return;
   ClearLine();
-  std::fprintf(stderr, "%s", fmt::format("step {:>{}}/{}   loss {:.4f}   {:>6} tokens/s   {}", step,
-                                         std::to_string(steps_).size(), steps_, loss,
-                                         FormatRate(tokens_per_second), layout).c_str());
+  std::fprintf(stderr, "%s",
+               fmt::format("step {:>{}}/{}   loss {:.4f}   {:>6} tokens/s   {}", step,
+                           std::to_string(steps_).size(), steps_, loss,
+                           FormatRate(tokens_per_second), layout)
+                   .c_str());
   if (terminal_) {
     line_open_ = true;
     std::fflush(stderr);

@@ -1,4 +1,5 @@
-// What a person sees of a run: a progress line, notes as things happen, and a table of the switches.
+// What a person sees of a run: a progress line, notes as things happen, and a table of the
+// switches.
 #ifndef DYNATRAIN_APPS_PROGRESS_H_
 #define DYNATRAIN_APPS_PROGRESS_H_
 
@@ -11,14 +12,15 @@
 
 namespace dynatrain::apps {
 
-std::string FormatBytes(ByteCount bytes);      // "12.3 MB" (powers of ten)
-std::string FormatSeconds(double seconds);     // "34.5 ms", "1.23 s"
-std::string FormatRate(double per_second);     // "3.4k"
+std::string FormatBytes(ByteCount bytes);   // "12.3 MB" (powers of ten)
+std::string FormatSeconds(double seconds);  // "34.5 ms", "1.23 s"
+std::string FormatRate(double per_second);  // "3.4k"
 
 // The lines of the summary: one row per switch, its costs and whether the state was proven equal.
 std::string SwitchTable(const std::vector<elastic::SwitchReport>& reports);
 
-// Writes to standard error. A terminal gets one line that is rewritten; a file gets a line every few steps.
+// Writes to standard error. A terminal gets one line that is rewritten; a file gets a line every
+// few steps.
 class Progress {
  public:
   explicit Progress(int64_t steps);

@@ -72,7 +72,8 @@ class RankProcess {
       if (!agent_->current().active()) {
         DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult result, agent_->WaitWhileIdle());
         if (result.what == elastic::BoundaryResult::What::kJobEnded) return {};
-        if (result.what == elastic::BoundaryResult::What::kCommitted) DT_RETURN_IF_ERROR(Enter(result));
+        if (result.what == elastic::BoundaryResult::What::kCommitted)
+          DT_RETURN_IF_ERROR(Enter(result));
         continue;
       }
       if (step() >= config_.last_step()) return Finish();
@@ -82,7 +83,8 @@ class RankProcess {
 
  private:
   Status Join(const std::string& config, const std::string& store_address);
-  Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds, double* load_seconds);
+  Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds,
+                                                                 double* load_seconds);
   Status OneStep();
   Status Enter(const elastic::BoundaryResult& result);
   Status AskForScheduled(int64_t step);
@@ -112,23 +114,33 @@ Status RankProcess::Join(const std::string& config, const std::string& store_add
   DT_ASSIGN_OR_RETURN(setup_, JobSetup::Make(config_));
   DT_ASSIGN_OR_RETURN(const Address address, ParseAddress(store_address));
   const bridge::StoreAddress store{address.host, static_cast<uint16_t>(address.port)};
-  DT_ASSIGN_OR_RETURN(std::unique_ptr<elastic::Store> connected, bridge::ConnectStore(store, kJoinTimeout));
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<elastic::Store> connected,
+                      bridge::ConnectStore(store, kJoinTimeout));
   store_ = std::move(connected);
-  DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(rank_, store, {.interface = "lo", .address = ""},
-                                                                 kJoinTimeout));
+  DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(
+                                   rank_, store, {.interface = "lo", .address = ""}, kJoinTimeout));
   DT_ASSIGN_OR_RETURN(host_, trainer::TrainerHost::Make(setup_.trainer));
   Stopwatch watch;
   double groups_seconds = 0, load_seconds = 0;
-  DT_ASSIGN_OR_RETURN(std::shared_ptr<elastic::LayoutInstance> first, FirstInstance(&groups_seconds, &load_seconds));
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<elastic::LayoutInstance> first,
+                      FirstInstance(&groups_seconds, &load_seconds));
   DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(config_.verify));
-  elastic::SwitchParticipant::Context context{.rank = rank_, .num_ranks = config_.num_ranks, .catalog = setup_.catalog,
-                                              .topology = {}, .options = {.verify = verify}, .host = host_.get(),
-                                              .groups = groups_.get(), .clock = &MonotonicClock()};
+  elastic::SwitchParticipant::Context context{.rank = rank_,
+                                              .num_ranks = config_.num_ranks,
+                                              .catalog = setup_.catalog,
+                                              .topology = {},
+                                              .options = {.verify = verify},
+                                              .host = host_.get(),
+                                              .groups = groups_.get(),
+                                              .clock = &MonotonicClock()};
   const auto on_report = [this](const elastic::SwitchReport& report) {
     events_->Write("switch", json::parse(report.ToJson()));
   };
-  DT_ASSIGN_OR_RETURN(agent_, elastic::SwitchAgent::Start(std::move(context), store_, first, on_report));
-  events_->Write("ready", {{"rank", rank_}, {"groups_seconds", groups_seconds}, {"load_seconds", load_seconds},
+  DT_ASSIGN_OR_RETURN(agent_,
+                      elastic::SwitchAgent::Start(std::move(context), store_, first, on_report));
+  events_->Write("ready", {{"rank", rank_},
+                           {"groups_seconds", groups_seconds},
+                           {"load_seconds", load_seconds},
                            {"build_seconds", watch.Lap() - groups_seconds - load_seconds}});
   return agent_->current().active() ? AskForScheduled(step()) : Status::Ok();
 }
@@ -139,7 +151,8 @@ Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(doub
   instance->rank = rank_;
   DT_ASSIGN_OR_RETURN(const vps::Layout layout, setup_.CheckedLayout(config_.layout));
   DT_ASSIGN_OR_RETURN(instance->map, vps::LayoutShardMap::Make(setup_.catalog, layout));
-  DT_ASSIGN_OR_RETURN(instance->state, engine::StateBuffers::Allocate(*instance->map, rank_, engine::Fill::kZero));
+  DT_ASSIGN_OR_RETURN(instance->state,
+                      engine::StateBuffers::Allocate(*instance->map, rank_, engine::Fill::kZero));
   if (!instance->active()) return instance;
 
   Stopwatch watch;
@@ -148,7 +161,8 @@ Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(doub
   }
   *groups_seconds = watch.Lap();
   if (config_.resume.empty()) {
-    DT_RETURN_IF_ERROR(trainer::InitialiseState(setup_.model, *instance->map, rank_, config_.seed, &instance->state));
+    DT_RETURN_IF_ERROR(trainer::InitialiseState(setup_.model, *instance->map, rank_, config_.seed,
+                                                &instance->state));
   } else {
     DT_ASSIGN_OR_RETURN(const std::string path, io::FindCheckpoint(config_.resume));
     DT_ASSIGN_OR_RETURN(const io::CheckpointInfo info, io::ReadCheckpointInfo(path));
@@ -156,7 +170,8 @@ Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(doub
     DT_RETURN_IF_ERROR(host_->Restore(info.job_state));
     *load_seconds = watch.Lap();
     if (std::ranges::min(layout.Ranks()) == rank_) {
-      events_->Write("resumed", {{"path", path}, {"step", info.step}, {"load_seconds", *load_seconds}});
+      events_->Write("resumed",
+                     {{"path", path}, {"step", info.step}, {"load_seconds", *load_seconds}});
     }
   }
   DT_ASSIGN_OR_RETURN(instance->host, host_->Prepare(*instance));
@@ -167,22 +182,30 @@ Status RankProcess::OneStep() {
   const TimePoint start = MonotonicClock().Now();
   if (std::exchange(first_step_after_switch_, false)) agent_->FirstStepStarts();
   const int64_t step = this->step() + 1;
-  DT_ASSIGN_OR_RETURN(const trainer::StepResult result, trainer().Step(step, agent_->ready() ? 1 : 0));
+  DT_ASSIGN_OR_RETURN(const trainer::StepResult result,
+                      trainer().Step(step, agent_->ready() ? 1 : 0));
   host_->Finished(step);
   const double seconds = ToSeconds(MonotonicClock().Now() - start);
   agent_->StepTook(seconds);
   if (speaks()) {
-    events_->Write("step", {{"step", step}, {"loss", result.loss}, {"seconds", seconds}, {"tokens", result.tokens},
-                            {"grad_norm", result.grad_norm}, {"layout", layout().ToString()},
+    events_->Write("step", {{"step", step},
+                            {"loss", result.loss},
+                            {"seconds", seconds},
+                            {"tokens", result.tokens},
+                            {"grad_norm", result.grad_norm},
+                            {"layout", layout().ToString()},
                             {"started", ToSeconds(start)}});
   }
   DT_RETURN_IF_ERROR(AskForScheduled(step));
+  if (step == config_.last_step()) return {};
   const bool all_ready = result.ready_sum == layout().world_size();
-  if (!all_ready || step == config_.last_step()) return {};
-  const int64_t id = agent_->ready_switch();
-  DT_RETURN_IF_ERROR(Probe("before", id));
-  DT_RETURN_IF_ERROR(Dump("before", id));
-  DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult boundary, agent_->AtStepBoundary(step, all_ready));
+  if (all_ready) {
+    const int64_t id = agent_->ready_switch();
+    DT_RETURN_IF_ERROR(Probe("before", id));
+    DT_RETURN_IF_ERROR(Dump("before", id));
+  }
+  DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult boundary,
+                      agent_->AtStepBoundary(step, all_ready));
   if (boundary.what == elastic::BoundaryResult::What::kCommitted) return Enter(boundary);
   return {};
 }
@@ -215,7 +238,8 @@ Status RankProcess::Probe(std::string_view when, int64_t switch_id) {
   if (!config_.probe_loss) return {};
   DT_ASSIGN_OR_RETURN(const double loss, trainer().EvalLoss());
   if (speaks()) {
-    events_->Write("probe", {{"switch", switch_id}, {"when", when}, {"step", step()}, {"loss", loss}});
+    events_->Write("probe",
+                   {{"switch", switch_id}, {"when", when}, {"step", step()}, {"loss", loss}});
   }
   return {};
 }
@@ -226,14 +250,17 @@ Status RankProcess::Dump(std::string_view when, int64_t switch_id) {
   const elastic::LayoutInstance& current = agent_->current();
   DT_RETURN_IF_ERROR(io::DumpState(directory, *current.map, rank_, current.state));
   if (!speaks()) return {};
-  const json about = {{"spec", layout().ToString()}, {"step", step()}, {"num_ranks", config_.num_ranks},
+  const json about = {{"spec", layout().ToString()},
+                      {"step", step()},
+                      {"num_ranks", config_.num_ranks},
                       {"model", ModelJson(setup_.model)}};
   return io::WriteFileAtomically(directory + "/layout.json", about.dump(1));
 }
 
 Status RankProcess::Finish() {
   if (!config_.save.empty()) DT_RETURN_IF_ERROR(Save());
-  if (speaks()) DT_RETURN_IF_ERROR(elastic::EndJob(*store_, fmt::format("step {} was the last", step())));
+  if (speaks())
+    DT_RETURN_IF_ERROR(elastic::EndJob(*store_, fmt::format("step {} was the last", step())));
   return {};
 }
 
@@ -247,7 +274,9 @@ Status RankProcess::Save() {
   for (const RankId rank : layout().Ranks()) {
     DT_RETURN_IF_ERROR(store_->Wait(fmt::format("{}/{}", prefix, rank), kSaveTimeout).status());
   }
-  const io::CheckpointInfo info{.step = step(), .layout = layout(), .job_state = host_->JobState(),
+  const io::CheckpointInfo info{.step = step(),
+                                .layout = layout(),
+                                .job_state = host_->JobState(),
                                 .catalog_fingerprint = setup_.catalog->Fingerprint()};
   DT_ASSIGN_OR_RETURN(const std::string path, io::FinishCheckpoint(config_.save, info));
   DT_RETURN_IF_ERROR(store_->Set(prefix + "/finished", path));

@@ -8,7 +8,8 @@
 
 namespace dynatrain::apps {
 
-// Runs `rank` with the JobConfig on kConfigFd, reporting on kEventsFd, against the launcher's store. Returns the exit code.
+// Runs `rank` with the JobConfig on kConfigFd, reporting on kEventsFd, against the launcher's
+// store. Returns the exit code.
 int RankMain(RankId rank, const std::string& store_address);
 
 }  // namespace dynatrain::apps

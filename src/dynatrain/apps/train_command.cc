@@ -22,31 +22,46 @@ struct TrainFlags {
 
 void AddFlags(CLI::App& app, TrainFlags* flags) {
   JobConfig& config = flags->config;
-  app.add_option("--model", config.model, "a preset (tiny-llama, ...) or a Hugging Face config.json")->required();
+  app.add_option("--model", config.model,
+                 "a preset (tiny-llama, ...) or a Hugging Face config.json")
+      ->required();
   app.add_option("--data", config.data, "a text file, read as bytes")->required();
-  app.add_option("--layout", config.layout, "the first layout, such as tp=2,pp=2,dp=1,zero=1")->required();
-  app.add_option("--steps", config.steps, "steps of the whole training, which the learning rate's schedule is made for")->required();
+  app.add_option("--layout", config.layout, "the first layout, such as tp=2,pp=2,dp=1,zero=1")
+      ->required();
+  app.add_option("--steps", config.steps,
+                 "steps of the whole training, which the learning rate's schedule is made for")
+      ->required();
   app.add_option("--stop-after", config.stop_after, "end this run after an earlier step");
-  app.add_option("--nproc", flags->nproc, "rank processes to start (default: as many as the layouts need)");
+  app.add_option("--nproc", flags->nproc,
+                 "rank processes to start (default: as many as the layouts need)");
   app.add_option("--switch", flags->switches,
                  "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
-  app.add_option("--global-batch", config.global_batch, "sequences per step")->capture_default_str();
-  app.add_option("--micro-batch", config.micro_batch, "sequences per micro-batch")->capture_default_str();
+  app.add_option("--global-batch", config.global_batch, "sequences per step")
+      ->capture_default_str();
+  app.add_option("--micro-batch", config.micro_batch, "sequences per micro-batch")
+      ->capture_default_str();
   app.add_option("--seq", config.seq, "tokens per sequence")->capture_default_str();
   app.add_option("--lr", config.lr, "peak learning rate")->capture_default_str();
   app.add_option("--seed", config.seed, "of weights and data order")->capture_default_str();
-  app.add_option("--dtype", flags->dtype, "of parameters and gradients: fp32")->capture_default_str();
-  app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")->capture_default_str();
-  app.add_option("--verify", config.verify, "of switches: off, moved or full")->capture_default_str();
+  app.add_option("--dtype", flags->dtype, "of parameters and gradients: fp32")
+      ->capture_default_str();
+  app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")
+      ->capture_default_str();
+  app.add_option("--verify", config.verify, "of switches: off, moved or full")
+      ->capture_default_str();
   app.add_option("--transport", flags->transport, "of switches: gloo")->capture_default_str();
   app.add_option("--save", config.save, "directory for a checkpoint after the last step");
-  app.add_option("--resume", config.resume, "directory of checkpoints to go on from, in any layout");
-  app.add_option("--control", flags->control,
-                 "serve `dynatrain switch` and `status` on this loopback HOST:PORT (port 0: a free one)");
-  app.add_flag("--json{-}", flags->json, "JSON lines to standard output, or to a file with --json=FILE");
+  app.add_option("--resume", config.resume,
+                 "directory of checkpoints to go on from, in any layout");
+  app.add_option(
+      "--control", flags->control,
+      "serve `dynatrain switch` and `status` on this loopback HOST:PORT (port 0: a free one)");
+  app.add_flag("--json{-}", flags->json,
+               "JSON lines to standard output, or to a file with --json=FILE");
   app.add_option("--log-dir", flags->log_directory, "keep the ranks' logs here");
-  app.add_option("--dump-state", config.dump_state,
-                 "write all state just before and after each switch to this directory, for checking");
+  app.add_option(
+      "--dump-state", config.dump_state,
+      "write all state just before and after each switch to this directory, for checking");
   app.add_flag("--probe-loss", config.probe_loss,
                "evaluate one fixed batch just before and after each switch");
 }
@@ -60,7 +75,8 @@ Status CheckChoices(const TrainFlags& flags) {
     return InvalidArgument("--mode {}: this version switches in mode keep only", flags.mode);
   }
   if (flags.transport != "gloo") {
-    return InvalidArgument("--transport {}: this version moves state over gloo only", flags.transport);
+    return InvalidArgument("--transport {}: this version moves state over gloo only",
+                           flags.transport);
   }
   return {};
 }
@@ -98,12 +114,14 @@ Status Train(TrainFlags& flags) {
       return layout.status().Within(fmt::format("--switch {}:{}", scheduled.step, scheduled.spec));
     }
     if (scheduled.step >= config.last_step()) {
-      return InvalidArgument("--switch {}:{}: the job ends after step {}; a switch needs a step after it",
-                             scheduled.step, scheduled.spec, config.last_step());
+      return InvalidArgument(
+          "--switch {}:{}: the job ends after step {}; a switch needs a step after it",
+          scheduled.step, scheduled.spec, config.last_step());
     }
     scheduled.spec = layout->ToString();
   }
-  LaunchOptions launch{.config = config, .control = {}, .json = {}, .log_directory = flags.log_directory};
+  LaunchOptions launch{
+      .config = config, .control = {}, .json = {}, .log_directory = flags.log_directory};
   if (!flags.control.empty()) {
     DT_ASSIGN_OR_RETURN(launch.control, ParseAddress(flags.control));
   }

@@ -28,7 +28,8 @@ TEST(Status, CarriesTheFirstErrorUnchanged) {
 
 TEST(Status, ContextGoesInFrontAndOkStaysOk) {
   EXPECT_TRUE(Status::Ok().Within("loading").ok());
-  EXPECT_EQ(DataLoss("short by {} bytes", 3).Within("rank 2").message(), "rank 2: short by 3 bytes");
+  EXPECT_EQ(DataLoss("short by {} bytes", 3).Within("rank 2").message(),
+            "rank 2: short by 3 bytes");
 }
 
 TEST(StatusDeathTest, ReadingTheValueOfAnErrorAborts) {

@@ -12,13 +12,13 @@ namespace dynatrain {
 
 }  // namespace dynatrain
 
-#define DT_CHECK(condition)                                                      \
-  do {                                                                           \
+#define DT_CHECK(condition)                                                         \
+  do {                                                                              \
     if (!(condition)) ::dynatrain::CheckFailed(__FILE__, __LINE__, #condition, ""); \
   } while (false)
 
-#define DT_CHECK_MSG(condition, message)                                              \
-  do {                                                                                \
+#define DT_CHECK_MSG(condition, message)                                                   \
+  do {                                                                                     \
     if (!(condition)) ::dynatrain::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 

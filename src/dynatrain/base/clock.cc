@@ -7,12 +7,8 @@ namespace {
 
 class SteadyClock final : public Clock {
  public:
-  TimePoint Now() const override {
-    return std::chrono::steady_clock::now().time_since_epoch();
-  }
-  void SleepUntil(TimePoint deadline) override {
-    std::this_thread::sleep_for(deadline - Now());
-  }
+  TimePoint Now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
+  void SleepUntil(TimePoint deadline) override { std::this_thread::sleep_for(deadline - Now()); }
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Hash of a sequence of integers, enums and strings; order and lengths count. Equal on all machines.
+// Hash of a sequence of integers, enums and strings; order and lengths count. Equal on all
+// machines.
 class Hasher {
  public:
   template <class T>

@@ -8,10 +8,14 @@ namespace {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -28,8 +32,6 @@ void InitLog(std::string_view who, LogLevel least) {
   Logger().set_level(ToSpdlog(least));
 }
 
-void LogLine(LogLevel level, std::string_view line) {
-  Logger().log(ToSpdlog(level), "{}", line);
-}
+void LogLine(LogLevel level, std::string_view line) { Logger().log(ToSpdlog(level), "{}", line); }
 
 }  // namespace dynatrain

@@ -1,5 +1,5 @@
-// Errors as values. Every fallible call of the core returns a Status or a Result<T>; exceptions stop
-// at the bridge to torch. A message names what is wrong and what would be right, in one line.
+// Errors as values. Every fallible call of the core returns a Status or a Result<T>; exceptions
+// stop at the bridge to torch. A message names what is wrong and what would be right, in one line.
 #ifndef DYNATRAIN_BASE_STATUS_H_
 #define DYNATRAIN_BASE_STATUS_H_
 
@@ -57,7 +57,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                    // NOLINT: implicit
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit
   Result(Status status) : status_(std::move(status)) { DT_CHECK(!status_.ok()); }  // NOLINT
 
   bool ok() const { return value_.has_value(); }
@@ -86,9 +86,9 @@ class [[nodiscard]] Result {
   std::optional<T> value_;
 };
 
-#define DYNATRAIN_DEFINE_ERROR(Name, code)                          \
-  template <class... Args>                                          \
-  Status Name(fmt::format_string<Args...> format, Args&&... args) { \
+#define DYNATRAIN_DEFINE_ERROR(Name, code)                           \
+  template <class... Args>                                           \
+  Status Name(fmt::format_string<Args...> format, Args&&... args) {  \
     return {code, fmt::format(format, std::forward<Args>(args)...)}; \
   }
 DYNATRAIN_DEFINE_ERROR(InvalidArgument, StatusCode::kInvalidArgument)
@@ -106,17 +106,18 @@ DYNATRAIN_DEFINE_ERROR(Internal, StatusCode::kInternal)
 #define DT_CONCAT_(a, b) DT_CONCAT_INNER_(a, b)
 
 // Returns the Status of `expr` from the enclosing function unless it is Ok.
-#define DT_RETURN_IF_ERROR(expr)                               \
-  do {                                                         \
+#define DT_RETURN_IF_ERROR(expr)                                     \
+  do {                                                               \
     if (::dynatrain::Status dt_status_ = (expr); !dt_status_.ok()) { \
-      return dt_status_;                                       \
-    }                                                          \
+      return dt_status_;                                             \
+    }                                                                \
   } while (false)
 
 // DT_ASSIGN_OR_RETURN(auto layout, ParseLayout(spec)); — returns the error, else binds the value.
-#define DT_ASSIGN_OR_RETURN(lhs, expr) DT_ASSIGN_OR_RETURN_(DT_CONCAT_(dt_result_, __LINE__), lhs, expr)
-#define DT_ASSIGN_OR_RETURN_(result, lhs, expr)    \
-  auto result = (expr);                            \
+#define DT_ASSIGN_OR_RETURN(lhs, expr) \
+  DT_ASSIGN_OR_RETURN_(DT_CONCAT_(dt_result_, __LINE__), lhs, expr)
+#define DT_ASSIGN_OR_RETURN_(result, lhs, expr)        \
+  auto result = (expr);                                \
   if (!result.ok()) return std::move(result).status(); \
   lhs = *std::move(result)
 

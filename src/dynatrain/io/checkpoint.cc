@@ -34,8 +34,8 @@ Status MakeDirectories(const std::string& path) {
   return Unavailable("cannot make the directory {}: {}", path, error.message());
 }
 
-// What one rank holds of a map, reduced to the buffers in which it is the first holder of something: the content
-// of its file. Buffers are renumbered.
+// What one rank holds of a map, reduced to the buffers in which it is the first holder of
+// something: the content of its file. Buffers are renumbered.
 vps::ExplicitShardMap::Holding SavedPart(const vps::ShardMap& map, RankId rank) {
   const std::vector<vps::Buffer> buffers = map.BuffersOf(rank);
   const std::vector<vps::Shard> shards = map.ShardsOf(rank);
@@ -70,9 +70,11 @@ class Files {
   Files(std::string path, const vps::ShardMap& map, RankId file_base)
       : path_(std::move(path)), map_(map), file_base_(file_base) {}
 
-  Status CopyPiece(const planner::Piece& piece, RankId from, const engine::Region& to, ByteSpan to_buffer) {
+  Status CopyPiece(const planner::Piece& piece, RankId from, const engine::Region& to,
+                   ByteSpan to_buffer) {
     DT_ASSIGN_OR_RETURN(const File* file, Open(from));
-    DT_ASSIGN_OR_RETURN(const engine::Region region, engine::RegionOf(piece, file->shards, file->buffers));
+    DT_ASSIGN_OR_RETURN(const engine::Region region,
+                        engine::RegionOf(piece, file->shards, file->buffers));
     engine::CopyRegion(file->bytes[static_cast<size_t>(region.buffer)], region, to_buffer, to);
     return {};
   }
@@ -85,7 +87,8 @@ class Files {
     std::vector<ConstByteSpan> bytes;  // by buffer
   };
 
-  // The file that stands for `rank` in the map, with every buffer found and of the length that the map says.
+  // The file that stands for `rank` in the map, with every buffer found and of the length that the
+  // map says.
   Result<const File*> Open(RankId rank) {
     File& file = files_[rank];
     if (file.content) return &file;
@@ -113,15 +116,16 @@ class Files {
 
 }  // namespace
 
-Status SaveShards(const std::string& directory, int64_t step, const vps::LayoutShardMap& map, RankId rank,
-                  const engine::StateBuffers& state) {
+Status SaveShards(const std::string& directory, int64_t step, const vps::LayoutShardMap& map,
+                  RankId rank, const engine::StateBuffers& state) {
   const std::string partial = directory + "/" + StepName(step) + kPartial;
   DT_RETURN_IF_ERROR(MakeDirectories(partial));
   const vps::ExplicitShardMap::Holding part = SavedPart(map, rank);
   if (part.buffers.empty()) return {};
   std::vector<TensorView> tensors;
   for (vps::BufferIndex i = 0; i < state.num_buffers(); ++i) {
-    if (std::ranges::find(part.buffers, state.buffer(i).name, &vps::Buffer::name) != part.buffers.end()) {
+    if (std::ranges::find(part.buffers, state.buffer(i).name, &vps::Buffer::name) !=
+        part.buffers.end()) {
       tensors.push_back(ViewOf(state, i));
     }
   }
@@ -132,11 +136,12 @@ Status SaveShards(const std::string& directory, int64_t step, const vps::LayoutS
 Result<std::string> FinishCheckpoint(const std::string& directory, const CheckpointInfo& info) {
   const std::string path = directory + "/" + StepName(info.step);
   const std::string partial = path + kPartial;
-  const json text = {{"format", kFormatVersion},
-                     {"step", info.step},
-                     {"layout", info.layout.ToString()},
-                     {"job_state", std::vector<uint8_t>(info.job_state.begin(), info.job_state.end())},
-                     {"catalog_fingerprint", info.catalog_fingerprint}};
+  const json text = {
+      {"format", kFormatVersion},
+      {"step", info.step},
+      {"layout", info.layout.ToString()},
+      {"job_state", std::vector<uint8_t>(info.job_state.begin(), info.job_state.end())},
+      {"catalog_fingerprint", info.catalog_fingerprint}};
   DT_RETURN_IF_ERROR(WriteFileAtomically(partial + "/" + kInfoName, text.dump(1)));
   DT_RETURN_IF_ERROR(SyncDirectory(partial));
   std::error_code error;
@@ -152,7 +157,8 @@ Result<std::string> FindCheckpoint(const std::string& directory) {
   std::error_code error;
   if (fs::exists(directory + "/" + kInfoName, error)) return directory;
   std::string newest;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename();
     const bool complete = name.starts_with("step-") && entry->path().extension().empty() &&
                           fs::exists(entry->path() / kInfoName, error);
@@ -169,12 +175,14 @@ Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
   try {
     const json text = json::parse(file.text());
     if (text.at("format").get<int>() != kFormatVersion) {
-      return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(), kFormatVersion);
+      return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
+                             kFormatVersion);
     }
     CheckpointInfo info;
     info.step = text.at("step").get<int64_t>();
     DT_ASSIGN_OR_RETURN(info.layout, vps::ParseLayout(text.at("layout").get<std::string>()));
-    for (const json& byte : text.at("job_state")) info.job_state.push_back(static_cast<char>(byte.get<uint8_t>()));
+    for (const json& byte : text.at("job_state"))
+      info.job_state.push_back(static_cast<char>(byte.get<uint8_t>()));
     info.catalog_fingerprint = text.at("catalog_fingerprint").get<uint64_t>();
     return info;
   } catch (const json::exception& error) {
@@ -182,12 +190,14 @@ Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
   }
 }
 
-Status LoadState(const std::string& path, const CheckpointInfo& info, const vps::LayoutShardMap& map, RankId rank,
-                 engine::StateBuffers* state) {
+Status LoadState(const std::string& path, const CheckpointInfo& info,
+                 const vps::LayoutShardMap& map, RankId rank, engine::StateBuffers* state) {
   if (info.catalog_fingerprint != map.catalog().Fingerprint()) {
-    return InvalidArgument("{} holds the state of another model, dtype or optimizer than this job's", path);
+    return InvalidArgument(
+        "{} holds the state of another model, dtype or optimizer than this job's", path);
   }
-  DT_ASSIGN_OR_RETURN(const auto written, vps::LayoutShardMap::Make(map.shared_catalog(), info.layout));
+  DT_ASSIGN_OR_RETURN(const auto written,
+                      vps::LayoutShardMap::Make(map.shared_catalog(), info.layout));
   // Files are no ranks of this job: their numbers begin after all of them.
   const RankId file_base = 1 + std::ranges::max(map.Ranks());
   std::vector<vps::ExplicitShardMap::Holding> holdings;
@@ -195,8 +205,10 @@ Status LoadState(const std::string& path, const CheckpointInfo& info, const vps:
     holdings.push_back(SavedPart(*written, writer));
     holdings.back().rank += file_base;
   }
-  DT_ASSIGN_OR_RETURN(const auto files_map, vps::ExplicitShardMap::Make(map.shared_catalog(), std::move(holdings)));
-  DT_ASSIGN_OR_RETURN(const planner::Route route, planner::PlanRoute(*files_map, map, planner::Topology{}, rank));
+  DT_ASSIGN_OR_RETURN(const auto files_map,
+                      vps::ExplicitShardMap::Make(map.shared_catalog(), std::move(holdings)));
+  DT_ASSIGN_OR_RETURN(const planner::Route route,
+                      planner::PlanRoute(*files_map, map, planner::Topology{}, rank));
 
   Files files(path, *files_map, file_base);
   const std::vector<vps::Shard> shards = map.ShardsOf(rank);

@@ -18,7 +18,8 @@ using testing::HasSubstr;
 
 std::shared_ptr<const vps::StateCatalog> MakeCatalog(int64_t vocab = 11) {
   auto catalog = std::make_shared<vps::StateCatalog>();
-  const auto add = [&](std::string name, vps::Shape shape, vps::Split split, std::vector<vps::Home> homes) {
+  const auto add = [&](std::string name, vps::Shape shape, vps::Split split,
+                       std::vector<vps::Home> homes) {
     vps::Parameter parameter;
     parameter.name = std::move(name);
     parameter.shape = shape;
@@ -27,23 +28,28 @@ std::shared_ptr<const vps::StateCatalog> MakeCatalog(int64_t vocab = 11) {
     parameter.kinds = vps::Fp32AdamKinds();
     DT_CHECK(catalog->Add(std::move(parameter)).ok());
   };
-  add("embedding", {vocab, 3}, vps::Split::Balanced(0), {vps::Home::Embedding(), vps::Home::Head()});
+  add("embedding", {vocab, 3}, vps::Split::Balanced(0),
+      {vps::Home::Embedding(), vps::Home::Head()});
   for (int32_t layer = 0; layer < 5; ++layer) {
     add(fmt::format("layers.{}.norm", layer), {7}, vps::Split::None(), {vps::Home::Layer(layer)});
-    add(fmt::format("layers.{}.up", layer), {2, 5, 3}, vps::Split::Balanced(1), {vps::Home::Layer(layer)});
-    add(fmt::format("layers.{}.down", layer), {3, 5}, vps::Split::Balanced(1), {vps::Home::Layer(layer)});
+    add(fmt::format("layers.{}.up", layer), {2, 5, 3}, vps::Split::Balanced(1),
+        {vps::Home::Layer(layer)});
+    add(fmt::format("layers.{}.down", layer), {3, 5}, vps::Split::Balanced(1),
+        {vps::Home::Layer(layer)});
   }
   return catalog;
 }
 
 // The number at a logical element: different everywhere.
 float NumberAt(vps::TensorId tensor, int64_t index) {
-  return static_cast<float>(Hasher().Add(tensor).Add(index).hash() >> 44) + 0.25f * static_cast<float>(tensor);
+  return static_cast<float>(Hasher().Add(tensor).Add(index).hash() >> 44) +
+         0.25f * static_cast<float>(tensor);
 }
 
 // Calls visit(element in memory, expected number) for each element of each shard, index by index.
 template <class Visit>
-void ForEachElement(const vps::ShardMap& map, RankId rank, engine::StateBuffers& state, const Visit& visit) {
+void ForEachElement(const vps::ShardMap& map, RankId rank, engine::StateBuffers& state,
+                    const Visit& visit) {
   for (const vps::Shard& shard : map.ShardsOf(rank)) {
     const vps::Box whole = vps::Box::Whole(map.catalog().shape_of(shard.tensor));
     const ByteSpan bytes = state.bytes(shard.buffer);
@@ -55,7 +61,8 @@ void ForEachElement(const vps::ShardMap& map, RankId rank, engine::StateBuffers&
       }
       if (!shard.box.Contains(index)) continue;
       int64_t at = shard.offset;
-      for (int axis = 0; axis < whole.dims(); ++axis) at += (index[axis] - shard.box.lo()[axis]) * shard.strides[axis];
+      for (int axis = 0; axis < whole.dims(); ++axis)
+        at += (index[axis] - shard.box.lo()[axis]) * shard.strides[axis];
       visit(reinterpret_cast<float*>(bytes.data())[at], NumberAt(shard.tensor, i));
     }
   }
@@ -93,7 +100,8 @@ class CheckpointTest : public testing::Test {
       engine::StateBuffers state = *engine::StateBuffers::Allocate(*map, rank, engine::Fill::kNan);
       const Status loaded = LoadState(path, *info, *map, rank, &state);
       ASSERT_TRUE(loaded.ok()) << spec << " rank " << rank << ": " << loaded.ToString();
-      ForEachElement(*map, rank, state, [&](float& element, float number) { ASSERT_EQ(element, number) << spec; });
+      ForEachElement(*map, rank, state,
+                     [&](float& element, float number) { ASSERT_EQ(element, number) << spec; });
     }
   }
 
@@ -102,9 +110,13 @@ class CheckpointTest : public testing::Test {
 };
 
 TEST_F(CheckpointTest, LoadsInEveryOtherLayout) {
-  const std::vector<std::string> specs = {"dp=1", "dp=3,zero=1", "tp=2,dp=2,zero=1", "tp=3,pp=2,split=4+1",
-                                          "pp=5,dp=2,zero=1,zero_order=reverse-contiguous-start:4-end:16",
-                                          "tp=2,pp=2,dp=2,zero=1,zero_order=forward-bucketed:20,ranks=7+1+3+5+0+2+4+6"};
+  const std::vector<std::string> specs = {
+      "dp=1",
+      "dp=3,zero=1",
+      "tp=2,dp=2,zero=1",
+      "tp=3,pp=2,split=4+1",
+      "pp=5,dp=2,zero=1,zero_order=reverse-contiguous-start:4-end:16",
+      "tp=2,pp=2,dp=2,zero=1,zero_order=forward-bucketed:20,ranks=7+1+3+5+0+2+4+6"};
   int64_t step = 0;
   for (const std::string& from : specs) {
     const std::string path = Save(from, ++step);
@@ -136,7 +148,8 @@ TEST_F(CheckpointTest, TheNewestCompleteOneIsFoundAndASecondSaveReplaces) {
 TEST_F(CheckpointTest, DamageAndForeignStateAreNamed) {
   const std::string path = Save("tp=2", 1);
   const CheckpointInfo info = *ReadCheckpointInfo(path);
-  engine::StateBuffers state = *engine::StateBuffers::Allocate(*Map("dp=1"), 0, engine::Fill::kZero);
+  engine::StateBuffers state =
+      *engine::StateBuffers::Allocate(*Map("dp=1"), 0, engine::Fill::kZero);
 
   const auto other = *vps::LayoutShardMap::Make(MakeCatalog(12), *vps::ParseLayout("dp=1"));
   EXPECT_THAT(LoadState(path, info, *other, 0, &state).message(), HasSubstr("another model"));

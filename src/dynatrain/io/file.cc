@@ -60,7 +60,7 @@ Status WriteAndSync(const std::string& path, const std::vector<ConstByteSpan>& p
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return SystemError("cannot open", path);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) return SystemError("cannot read", path);
   if (!S_ISREG(info.st_mode)) return InvalidArgument("{} is not a regular file", path);
   const auto length = static_cast<size_t>(info.st_size);

@@ -29,8 +29,9 @@ class MappedFile {
   ConstByteSpan bytes_;
 };
 
-// Writes `parts` one after the other to path + ".tmp", syncs, and renames it to `path`: a crash leaves the old file
-// or the new one. The error names the path and the system's reason (disk full, no such directory, ...).
+// Writes `parts` one after the other to path + ".tmp", syncs, and renames it to `path`: a crash
+// leaves the old file or the new one. The error names the path and the system's reason (disk full,
+// no such directory, ...).
 Status WriteFileAtomically(const std::string& path, const std::vector<ConstByteSpan>& parts);
 Status WriteFileAtomically(const std::string& path, std::string_view text);
 

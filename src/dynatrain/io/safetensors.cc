@@ -14,7 +14,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-constexpr size_t kAlignment = 8;  // the data begins at a multiple of it: the header is filled up with spaces
+constexpr size_t kAlignment =
+    8;  // the data begins at a multiple of it: the header is filled up with spaces
 
 struct DTypeCode {
   vps::DType dtype;
@@ -61,8 +62,9 @@ std::string EncodeLength(uint64_t length) {
 // One header entry, checked against `data`, the file after its header.
 Result<TensorView> ParseEntry(const std::string& name, const json& entry, ConstByteSpan data) {
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
-      !entry.contains("data_offsets") || !entry["dtype"].is_string() || !entry["shape"].is_array() ||
-      !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2) {
+      !entry.contains("data_offsets") || !entry["dtype"].is_string() ||
+      !entry["shape"].is_array() || !entry["data_offsets"].is_array() ||
+      entry["data_offsets"].size() != 2) {
     return DataLoss("tensor {}: the header entry needs dtype, shape and two data_offsets", name);
   }
   TensorView view;
@@ -133,12 +135,14 @@ Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
 
 Status SafetensorsFile::Parse() {
   const ConstByteSpan bytes = file_.bytes();
-  if (bytes.size() < kLengthBytes) return DataLoss("{} bytes are too few for safetensors", bytes.size());
+  if (bytes.size() < kLengthBytes)
+    return DataLoss("{} bytes are too few for safetensors", bytes.size());
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
   if (length > bytes.size() - kLengthBytes) {
-    return DataLoss("the header should have {} bytes, the file has {}: not safetensors, or cut short",
-                    length, bytes.size());
+    return DataLoss(
+        "the header should have {} bytes, the file has {}: not safetensors, or cut short", length,
+        bytes.size());
   }
   const json header = json::parse(file_.text().substr(kLengthBytes, length), nullptr, false);
   if (!header.is_object()) return DataLoss("the header is not a JSON object");

@@ -1,5 +1,5 @@
-// The safetensors file format (https://github.com/huggingface/safetensors#format): 8 bytes little-endian header
-// length, a JSON header {name: {dtype, shape, data_offsets}}, then the data.
+// The safetensors file format (https://github.com/huggingface/safetensors#format): 8 bytes
+// little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data.
 #ifndef DYNATRAIN_IO_SAFETENSORS_H_
 #define DYNATRAIN_IO_SAFETENSORS_H_
 
@@ -23,11 +23,13 @@ struct TensorView {
   ConstByteSpan data;
 };
 
-// Replaces `path` atomically. Names must be distinct and data as long as shape and dtype say (kInvalidArgument).
+// Replaces `path` atomically. Names must be distinct and data as long as shape and dtype say
+// (kInvalidArgument).
 Status WriteSafetensors(const std::string& path, const std::vector<TensorView>& tensors,
                         const std::map<std::string, std::string>& metadata);
 
-// A mapped file; views live as long as it. Everything in the header is checked against the file's length.
+// A mapped file; views live as long as it. Everything in the header is checked against the file's
+// length.
 class SafetensorsFile {
  public:
   // kDataLoss, naming file and fault, for a file that is truncated or is not safetensors.
@@ -38,7 +40,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  SafetensorsFile(std::string path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  SafetensorsFile(std::string path, MappedFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   Status Parse();
 
   std::string path_;

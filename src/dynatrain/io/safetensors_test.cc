@@ -85,7 +85,8 @@ TEST_F(SafetensorsTest, RefusesDamagedFilesByName) {
       WithHeader(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "abcd"),
       WithHeader(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "abcd"),
       WithHeader(R"({"a":{"dtype":"X9","shape":[1],"data_offsets":[0,4]}})", "abcd"),
-      WithHeader(R"({"a":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}})", "abcd"),
+      WithHeader(R"({"a":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}})",
+                 "abcd"),
       WithHeader(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "abcd")};
   for (const std::string& text : damaged) {
     const std::string path = WriteText(text);
@@ -98,8 +99,8 @@ TEST_F(SafetensorsTest, RefusesDamagedFilesByName) {
 
 TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   const std::array<float, 3> numbers = {1, 2, 3};
-  ASSERT_TRUE(WriteSafetensors(Path("a"),
-                               {{"a", vps::DType::kF32, {3}, std::as_bytes(std::span(numbers))}}, {})
+  ASSERT_TRUE(WriteSafetensors(
+                  Path("a"), {{"a", vps::DType::kF32, {3}, std::as_bytes(std::span(numbers))}}, {})
                   .ok());
   const auto length = static_cast<int64_t>(fs::file_size(Path("a")));
   for (int64_t keep = length - 1; keep >= 0; --keep) {
@@ -133,7 +134,10 @@ TEST_F(SafetensorsTest, RefusesToWriteWhatDoesNotFitAndKeepsTheOldFile) {
   const ConstByteSpan data = std::as_bytes(std::span(numbers));
   ASSERT_TRUE(WriteSafetensors(Path("a"), {{"a", vps::DType::kF32, {3}, data}}, {}).ok());
   EXPECT_FALSE(WriteSafetensors(Path("a"), {{"a", vps::DType::kF32, {4}, data}}, {}).ok());
-  EXPECT_FALSE(WriteSafetensors(Path("a"), {{"a", vps::DType::kF32, {3}, data}, {"a", vps::DType::kF32, {3}, data}}, {}).ok());
+  EXPECT_FALSE(
+      WriteSafetensors(Path("a"),
+                       {{"a", vps::DType::kF32, {3}, data}, {"a", vps::DType::kF32, {3}, data}}, {})
+          .ok());
   EXPECT_FALSE(WriteSafetensors(Path("no/such/dir"), {}, {}).ok());
   EXPECT_TRUE(SafetensorsFile::Open(Path("a")).ok());
 }
