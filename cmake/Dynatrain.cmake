@@ -1,8 +1,8 @@
 # Flags for all of our targets, and the three functions that declare them.
 #
 #   dynatrain_library(vps SOURCES box.cc HEADERS box.h DEPS dynatrain_base [TORCH])
-#   dynatrain_test(vps_test SOURCES box_test.cc DEPS dynatrain_vps [LABELS fast|slow|gpu] [TIMEOUT 60]
-#                  [PROCESSORS 1] [ARGS ...] [TORCH])
+#   dynatrain_test(vps_test SOURCES box_test.cc DEPS dynatrain_vps [LABELS fast|slow|gpu]
+#                  [TIMEOUT 180] [PROCESSORS 1] [ARGS ...] [TORCH])
 #   dynatrain_binary(dynatrain SOURCES main.cc DEPS dynatrain_trainer [TORCH])
 #   dynatrain_script_test(name COMMAND script.py args... [LABELS ...] [TIMEOUT ...] [PROCESSORS ...])
 #
@@ -93,7 +93,7 @@ function(_dynatrain_test_properties name labels timeout processors)
     set(labels fast)
   endif()
   if(NOT timeout)
-    set(timeout 60)
+    set(timeout 180)
   endif()
   if(NOT processors)
     set(processors 1)
