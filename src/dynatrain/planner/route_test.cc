@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "dynatrain/planner/brute_force.h"
 #include "dynatrain/planner/testing_routes.h"
 #include "dynatrain/vps/element_oracle.h"

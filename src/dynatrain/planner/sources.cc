@@ -3,88 +3,203 @@
 #include <algorithm>
 #include <map>
 
+#include "dynatrain/planner/source_table.h"
+
 namespace dynatrain::planner {
 namespace {
 
-std::vector<RankId> HoldersOnNode(const vps::HolderSet& holders, const Topology& topology, int32_t node) {
-  std::vector<RankId> on_node;
-  for (int64_t i = 0; i < holders.size(); ++i) {
-    const RankId rank = holders.At(i);
-    if (topology.NodeOf(rank) == node) on_node.push_back(rank);
-  }
-  return on_node;
-}
+using vps::Box;
+using vps::Coords;
+using vps::HolderSet;
 
-std::vector<RankId> All(const vps::HolderSet& holders) {
-  std::vector<RankId> ranks;
-  for (int64_t i = 0; i < holders.size(); ++i) ranks.push_back(holders.At(i));
-  return ranks;
+constexpr int kAllDigits = 64;
+
+// The first axis of at least `stripes`, else the longest.
+int CutAxis(const Box& box, int64_t stripes) {
+  int best = 0;
+  for (int axis = 0; axis < box.dims(); ++axis) {
+    if (box.extent(axis) >= stripes) return axis;
+    if (box.extent(axis) > box.extent(best)) best = axis;
+  }
+  return best;
 }
 
 }  // namespace
 
-void SourceChoice::Audience::Add(int64_t needer, RankId rank) {
-  by_residue.resize(static_cast<size_t>(near));
-  by_residue[static_cast<size_t>(needer % near)].push_back(rank);
+int DigitsOf(int64_t base) { return base == 2 ? 6 : base <= 4 ? 3 : 2; }
+
+int64_t DigitSum(int64_t value, int64_t base, int digits) {
+  if (base == 1) return 0;
+  int64_t sum = 0;
+  for (; value > 0 && digits > 0; value /= base, --digits) sum += value % base;
+  return sum % base;
 }
 
-// Appends the needers i with (first + i) mod near == self.
-void SourceChoice::Audience::AppendTargets(int64_t first, std::vector<RankId>* targets) const {
-  if (by_residue.empty()) return;
-  const int64_t residue = (self + near - first % near) % near;
-  const std::vector<RankId>& chosen = by_residue[static_cast<size_t>(residue)];
-  targets->insert(targets->end(), chosen.begin(), chosen.end());
-}
-
-SourceChoice::SourceChoice(const vps::HolderSet& holders, const vps::HolderSet& needers,
-                           const Topology& topology, RankId rank)
-    : num_needers_(needers.size()) {
-  const std::optional<int64_t> needer = needers.IndexOf(rank);
-  const std::optional<int64_t> holder = holders.IndexOf(rank);
-  needs_ = needer.has_value();
-  holds_ = holder.has_value();
-  needer_ = needer.value_or(0);
-  const int32_t node = topology.NodeOf(rank);
-  if (receives()) {
-    near_ = HoldersOnNode(holders, topology, node);
-    if (near_.empty()) near_ = All(holders);
+std::vector<Box> CutIntoStripes(const Box& box, int64_t stripes) {
+  if (stripes == 1 || box.dims() == 0) return {box};
+  const int axis = CutAxis(box, stripes);
+  const int64_t parts = std::min(stripes, box.extent(axis));
+  std::vector<Box> boxes;
+  for (int64_t i = 0; i < parts; ++i) {
+    Coords lo = box.lo();
+    Coords hi = box.hi();
+    lo[axis] += box.extent(axis) * i / parts;
+    hi[axis] = box.lo()[axis] + box.extent(axis) * (i + 1) / parts;
+    boxes.emplace_back(lo, hi);
   }
-  if (!holds_) return;
+  return boxes;
+}
 
-  const std::vector<RankId> mates = HoldersOnNode(holders, topology, node);
-  own_node_.near = static_cast<int64_t>(mates.size());
-  own_node_.self = std::find(mates.begin(), mates.end(), rank) - mates.begin();
-  far_nodes_.near = holders.size();
-  far_nodes_.self = *holder;
-  std::map<int32_t, bool> node_has_holder;
-  for (int64_t i = 0; i < holders.size(); ++i) node_has_holder[topology.NodeOf(holders.At(i))] = true;
+RankId SourceChoice::Feed::SourceOf(int64_t slot) const {
+  const auto h = static_cast<int64_t>(sources.size());
+  return sources[static_cast<size_t>((DigitSum(slot, h, DigitsOf(h)) + start) % h)];
+}
+
+RankId SourceChoice::Feed::EntryOf(int64_t taker, int64_t stripe) const {
+  const std::vector<RankId>& group = takers[static_cast<size_t>(taker)];
+  const auto k = static_cast<int64_t>(group.size());
+  return group[static_cast<size_t>((DigitSum(stripe, k, DigitsOf(k)) + start) % k)];
+}
+
+SourceChoice::SourceChoice(const HolderSet& holders, const HolderSet& needers,
+                           const HolderSet* derivers, const Topology& topology, RankId rank,
+                           const PlanOptions& options)
+    : rank_(rank),
+      stripe_bytes_(options.stripe_bytes),
+      holds_(holders.Contains(rank)),
+      needs_(needers.Contains(rank)) {
+  derives_ = needs_ && !holds_ && derivers != nullptr && derivers->Contains(rank);
+  if ((holds_ && needs_ && holders.size() == 1 && needers.size() == 1) || derives_) return;
+  FillFeeds(holders, needers, derivers, topology);
+  std::optional<int64_t> start;
+  if (options.table) start = options.table->StartOf(holders, needers);
+  for (Feed& feed : feeds_) Finish(options.relays, start.value_or(needers.At(0)), &feed);
+  std::erase_if(feeds_, [](const Feed& feed) {
+    return feed.takers.empty() || (feed.self_source < 0 && feed.self_taker < 0);
+  });
+}
+
+// Own node's feed and the far one, with a taker for each node.
+void SourceChoice::FillFeeds(const HolderSet& holders, const HolderSet& needers,
+                             const HolderSet* derivers, const Topology& topology) {
+  const int32_t own = topology.NodeOf(rank_);
+  Feed near;
+  Feed far;
+  std::vector<int32_t> nodes;  // with holders
+  for (int64_t i = 0; i < holders.size(); ++i) {
+    const RankId rank = holders.At(i);
+    const int32_t node = topology.NodeOf(rank);
+    if (nodes.empty() || nodes.back() != node) nodes.push_back(node);
+    if (node == own) near.sources.push_back(rank);
+    far.sources.push_back(rank);
+  }
+  std::sort(nodes.begin(), nodes.end());
+  std::map<int32_t, std::vector<RankId>> far_takers;
+  std::vector<RankId> near_takers;
   for (int64_t i = 0; i < needers.size(); ++i) {
-    const RankId other = needers.At(i);
-    if (holders.Contains(other)) continue;
-    const int32_t other_node = topology.NodeOf(other);
-    if (other_node == node) {
-      own_node_.Add(i, other);
-    } else if (!node_has_holder.contains(other_node)) {
-      far_nodes_.Add(i, other);
+    const RankId rank = needers.At(i);
+    const int32_t node = topology.NodeOf(rank);
+    const bool near_holder = std::binary_search(nodes.begin(), nodes.end(), node);
+    if (near_holder && node != own) continue;
+    if (near_holder && holders.Contains(rank)) continue;
+    if (derivers != nullptr && derivers->Contains(rank)) continue;
+    (near_holder ? near_takers : far_takers[node]).push_back(rank);
+  }
+  if (!near_takers.empty()) near.takers.push_back(std::move(near_takers));
+  for (auto& [node, ranks] : far_takers) far.takers.push_back(std::move(ranks));
+  feeds_.push_back(std::move(near));
+  feeds_.push_back(std::move(far));
+}
+
+// Splits takers that need no relay into single ranks, and finds this rank's place.
+void SourceChoice::Finish(bool relays, int64_t start, Feed* feed) {
+  if (feed->sources.empty() || feed->takers.empty()) return;
+  const auto h = static_cast<int64_t>(feed->sources.size());
+  // A node of its own with a source for each needer has nothing to gain from a second hop.
+  const bool is_near = feed == feeds_.data();
+  if (!relays || (is_near && feed->takers[0].size() <= feed->sources.size())) {
+    std::vector<std::vector<RankId>> single;
+    for (const std::vector<RankId>& group : feed->takers) {
+      for (const RankId rank : group) single.push_back({rank});
+    }
+    feed->takers = std::move(single);
+  }
+  feed->ways = h;
+  for (size_t t = 0; t < feed->takers.size(); ++t) {
+    const std::vector<RankId>& group = feed->takers[t];
+    feed->ways = std::max(feed->ways, static_cast<int64_t>(group.size()));
+    const bool inside = std::find(group.begin(), group.end(), rank_) != group.end();
+    if (inside) feed->self_taker = static_cast<int64_t>(t);
+  }
+  feed->ways = std::min(feed->ways, kMaxStripes);
+  feed->start = DigitSum(start, h, kAllDigits);
+  const auto self = std::find(feed->sources.begin(), feed->sources.end(), rank_);
+  if (self != feed->sources.end()) feed->self_source = self - feed->sources.begin();
+}
+
+void SourceChoice::Deal(const Piece& piece, ByteCount elem_bytes, Route* route) {
+  const ByteCount bytes = piece.box.elems() * elem_bytes;
+  if (holds_ && needs_) {
+    route->keeps.push_back(piece);
+    route->kept_bytes += bytes;
+  }
+  if (derives_) {
+    route->derives.push_back(piece);
+    route->derived_bytes += bytes;
+  }
+  for (Feed& feed : feeds_) DealFeed(piece, elem_bytes, &feed, route);
+}
+
+void SourceChoice::DealFeed(const Piece& piece, ByteCount elem_bytes, Feed* feed,
+                            Route* route) const {
+  const ByteCount bytes = piece.box.elems() * elem_bytes;
+  const std::vector<Box> stripes =
+      CutIntoStripes(piece.box, std::clamp<int64_t>(bytes / stripe_bytes_, 1, feed->ways));
+  if (feed->self_source >= 0) Send(piece, stripes, elem_bytes, *feed, route);
+  if (feed->self_taker >= 0) Take(piece, stripes, elem_bytes, *feed, route);
+  const auto count = static_cast<int64_t>(stripes.size());
+  feed->slots += count * static_cast<int64_t>(feed->takers.size());
+  feed->stripes += count;
+}
+
+void SourceChoice::Send(const Piece& piece, const std::vector<Box>& stripes, ByteCount elem_bytes,
+                        const Feed& feed, Route* route) const {
+  const auto h = static_cast<int64_t>(feed.sources.size());
+  const auto count = static_cast<int64_t>(stripes.size());
+  const int64_t end = feed.slots + count * static_cast<int64_t>(feed.takers.size());
+  // Of each h slots from a multiple of h on, exactly one is this rank's.
+  for (int64_t block = feed.slots / h; block * h < end; ++block) {
+    const int64_t shift = (feed.self_source + 2 * h - feed.start - DigitSum(block, h, DigitsOf(h) - 1)) % h;
+    const int64_t slot = block * h + shift;
+    if (slot < feed.slots || slot >= end) continue;
+    const int64_t taker = (slot - feed.slots) / count;
+    const int64_t stripe = (slot - feed.slots) % count;
+    const Box& box = stripes[static_cast<size_t>(stripe)];
+    route->sends.push_back({{piece.tensor, box}, feed.EntryOf(taker, feed.stripes + stripe)});
+    route->sent_bytes += box.elems() * elem_bytes;
+  }
+}
+
+void SourceChoice::Take(const Piece& piece, const std::vector<Box>& stripes, ByteCount elem_bytes,
+                        const Feed& feed, Route* route) const {
+  const std::vector<RankId>& group = feed.takers[static_cast<size_t>(feed.self_taker)];
+  const auto count = static_cast<int64_t>(stripes.size());
+  for (int64_t s = 0; s < count; ++s) {
+    const Piece stripe{piece.tensor, stripes[static_cast<size_t>(s)]};
+    const ByteCount bytes = stripe.box.elems() * elem_bytes;
+    const RankId entry = feed.EntryOf(feed.self_taker, feed.stripes + s);
+    route->received_bytes += bytes;
+    if (entry != rank_) {
+      route->relay_receives.push_back({stripe, entry});
+      continue;
+    }
+    route->receives.push_back({stripe, feed.SourceOf(feed.slots + feed.self_taker * count + s)});
+    for (const RankId mate : group) {
+      if (mate == rank_) continue;
+      route->relay_sends.push_back({stripe, mate});
+      route->sent_bytes += bytes;
     }
   }
-}
-
-RankId SourceChoice::SourceOf(int64_t ordinal) const {
-  DT_CHECK(receives() && !near_.empty());
-  const auto near = static_cast<int64_t>(near_.size());
-  return near_[static_cast<size_t>(((ordinal % near) * (num_needers_ % near) + needer_) % near)];
-}
-
-std::vector<RankId> SourceChoice::TargetsOf(int64_t ordinal) const {
-  std::vector<RankId> targets;
-  if (!holds_) return targets;
-  for (const Audience* audience : {&own_node_, &far_nodes_}) {
-    if (audience->near == 0) continue;
-    audience->AppendTargets((ordinal % audience->near) * (num_needers_ % audience->near), &targets);
-  }
-  std::sort(targets.begin(), targets.end());
-  return targets;
 }
 
 }  // namespace dynatrain::planner

@@ -1,18 +1,255 @@
 #include "dynatrain/planner/topology.h"
 
 #include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "dynatrain/base/hash.h"
 
 namespace dynatrain::planner {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int32_t kMostRanks = 1 << 20;
+
+// A800: NVLink 400 GB/s in both directions together (NVIDIA A800 datasheet), so 200 each way; four
+// NICs of 200 Gbit/s per node. H100: NVLink 900 GB/s in both directions together and eight
+// ConnectX-7 NICs of 400 Gbit/s per node (NVIDIA DGX H100 datasheet). Latencies are assumptions.
+std::vector<Topology> Presets() {
+  return {{.name = "a800x16",
+           .ranks_per_node = 8,
+           .intra_node_bytes_per_s = 200e9,
+           .inter_node_bytes_per_s = 100e9,
+           .nics_per_node = 4,
+           .nodes = 16},
+          {.name = "h100x16",
+           .ranks_per_node = 8,
+           .intra_node_bytes_per_s = 450e9,
+           .inter_node_bytes_per_s = 400e9,
+           .nics_per_node = 8,
+           .nodes = 16},
+          {}};
+}
+
+Result<double> PositiveNumber(const Json& json, const std::string& key, double standard) {
+  const auto it = json.find(key);
+  if (it == json.end()) return standard;
+  if (!it->is_number() || !(it->get<double>() > 0)) {
+    return InvalidArgument("{}: {}; a number above 0 is right", key, it->dump());
+  }
+  return it->get<double>();
+}
+
+Result<int32_t> PositiveInteger(const Json& value, const std::string& key) {
+  const bool fits = value.is_number_integer() && value >= 1 && value <= kMostRanks;
+  if (!fits) {
+    return InvalidArgument("{}: {}; a whole number of 1 to {} is right", key, value.dump(),
+                           kMostRanks);
+  }
+  return value.get<int32_t>();
+}
+
+// "0-7+12": appends the ranks of one node.
+Status AppendRanks(std::string_view text, int32_t node, std::vector<RankId>* ranks) {
+  const auto wrong = [&] {
+    return InvalidArgument("nodes[{}]: \"{}\"; ranks such as \"0-7\" or \"0-3+6\" are right", node,
+                           text);
+  };
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view part = rest.substr(0, rest.find('+'));
+    RankId bounds[2] = {0, 0};
+    const char* at = part.data();
+    const char* const end = part.data() + part.size();
+    for (int i = 0; i < 2; ++i) {
+      const auto [stop, error] = std::from_chars(at, end, bounds[i]);
+      if (error != std::errc() || bounds[i] < 0 || bounds[i] >= kMostRanks) return wrong();
+      at = stop;
+      if (i == 0 && at == end) {
+        bounds[1] = bounds[0];
+        break;
+      }
+      if (i == 0 && *at++ != '-') return wrong();
+    }
+    if (at != end || bounds[1] < bounds[0]) return wrong();
+    if (static_cast<int64_t>(ranks->size()) + bounds[1] - bounds[0] >= kMostRanks) return wrong();
+    for (RankId rank = bounds[0]; rank <= bounds[1]; ++rank) ranks->push_back(rank);
+    if (part.size() == rest.size()) return Status::Ok();
+    rest.remove_prefix(part.size() + 1);
+  }
+}
+
+Status ReadListedNodes(const Json& list, Topology* topology) {
+  std::vector<std::vector<RankId>> nodes;
+  size_t total = 0;
+  for (const Json& entry : list) {
+    const auto node = static_cast<int32_t>(nodes.size());
+    if (!entry.is_string()) {
+      return InvalidArgument("nodes[{}]: {}; ranks such as \"0-7\" are right", node, entry.dump());
+    }
+    nodes.emplace_back();
+    DT_RETURN_IF_ERROR(AppendRanks(entry.get<std::string>(), node, &nodes.back()));
+    total += nodes.back().size();
+  }
+  if (nodes.empty()) return InvalidArgument("nodes: an empty list; at least one node is right");
+  topology->nodes = static_cast<int32_t>(nodes.size());
+  topology->node_of.assign(total, -1);
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    for (const RankId rank : nodes[node]) {
+      if (static_cast<size_t>(rank) >= total) continue;  // leaves a hole, or makes a double
+      int32_t& entry = topology->node_of[static_cast<size_t>(rank)];
+      if (entry >= 0) return InvalidArgument("rank {} is on nodes {} and {}", rank, entry, node);
+      entry = static_cast<int32_t>(node);
+    }
+  }
+  for (size_t rank = 0; rank < total; ++rank) {
+    if (topology->node_of[rank] >= 0) continue;
+    return InvalidArgument("rank {} is on no node: the {} listed ranks must be 0 to {}", rank,
+                           total, total - 1);
+  }
+  return Status::Ok();
+}
+
+Status ReadNodes(const Json& json, Topology* topology) {
+  const auto nodes = json.find("nodes");
+  const auto size = json.find("ranks_per_node");
+  if (nodes == json.end()) {
+    return InvalidArgument("nodes: missing; a number, or a list such as [\"0-7\", \"8-15\"]");
+  }
+  if (nodes->is_array()) {
+    if (size != json.end()) {
+      return InvalidArgument("ranks_per_node: {} beside listed nodes; leave it out", size->dump());
+    }
+    return ReadListedNodes(*nodes, topology);
+  }
+  if (size == json.end()) return InvalidArgument("ranks_per_node: missing");
+  DT_ASSIGN_OR_RETURN(topology->nodes, PositiveInteger(*nodes, "nodes"));
+  DT_ASSIGN_OR_RETURN(topology->ranks_per_node, PositiveInteger(*size, "ranks_per_node"));
+  if (int64_t{topology->nodes} * topology->ranks_per_node > kMostRanks) {
+    return InvalidArgument("nodes: {} of {} ranks are more than {} ranks", topology->nodes,
+                           topology->ranks_per_node, kMostRanks);
+  }
+  return Status::Ok();
+}
+
+Status ReadRates(const Json& json, Topology* topology) {
+  DT_ASSIGN_OR_RETURN(topology->intra_node_bytes_per_s,
+                      PositiveNumber(json, "intra_node_bytes_per_s", 4e9));
+  if (const auto nics = json.find("nics_per_node"); nics != json.end()) {
+    DT_ASSIGN_OR_RETURN(topology->nics_per_node, PositiveInteger(*nics, "nics_per_node"));
+  }
+  if (json.contains("nic_bytes_per_s") && json.contains("inter_node_bytes_per_s")) {
+    return InvalidArgument("nic_bytes_per_s and inter_node_bytes_per_s: one of them is right");
+  }
+  DT_ASSIGN_OR_RETURN(const double nic, PositiveNumber(json, "nic_bytes_per_s", 1e9));
+  DT_ASSIGN_OR_RETURN(topology->inter_node_bytes_per_s,
+                      PositiveNumber(json, "inter_node_bytes_per_s", nic * topology->nics_per_node));
+  DT_ASSIGN_OR_RETURN(topology->latency_s, PositiveNumber(json, "latency_s", 10e-6));
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::optional<int32_t> Topology::num_ranks() const {
+  if (!node_of.empty()) return static_cast<int32_t>(node_of.size());
+  if (nodes == 0) return std::nullopt;
+  return nodes * ranks_per_node;
+}
+
+Status Topology::CheckRank(RankId rank) const {
+  const std::optional<int32_t> ranks = num_ranks();
+  if (rank >= 0 && (!ranks || rank < *ranks)) return Status::Ok();
+  return InvalidArgument("topology {}: rank {} is on no node; there are ranks 0 to {}", name, rank,
+                         ranks.value_or(kMostRanks) - 1);
+}
+
+Status Topology::Validate() const {
+  if (ranks_per_node < 1 || nics_per_node < 1 || nodes < 0) {
+    return InvalidArgument(
+        "topology {}: {} nodes, {} ranks per node, {} NICs per node; at least 1 is right", name,
+        nodes, ranks_per_node, nics_per_node);
+  }
+  if (!(intra_node_bytes_per_s > 0) || !(inter_node_bytes_per_s > 0) || !(latency_s > 0)) {
+    return InvalidArgument(
+        "topology {}: {} bytes/s inside nodes, {} bytes/s between nodes, latency {} s; all must be "
+        "above 0",
+        name, intra_node_bytes_per_s, inter_node_bytes_per_s, latency_s);
+  }
+  if (node_of.empty()) return Status::Ok();
+  std::set<int32_t> used(node_of.begin(), node_of.end());
+  if (*used.begin() != 0 || *used.rbegin() != nodes - 1 ||
+      used.size() != static_cast<size_t>(nodes)) {
+    return InvalidArgument("topology {}: the ranks lie on nodes {}; all of 0 to {} are right", name,
+                           fmt::join(used, ", "), nodes - 1);
+  }
+  return Status::Ok();
+}
 
 uint64_t Topology::Fingerprint() const {
-  return Hasher()
-      .Add(name)
+  Hasher hasher;
+  hasher.Add(name)
       .Add(ranks_per_node)
       .Add(std::bit_cast<uint64_t>(intra_node_bytes_per_s))
       .Add(std::bit_cast<uint64_t>(inter_node_bytes_per_s))
-      .hash();
+      .Add(nics_per_node)
+      .Add(std::bit_cast<uint64_t>(latency_s))
+      .Add(nodes)
+      .Add(node_of.size());
+  for (const int32_t node : node_of) hasher.Add(node);
+  return hasher.hash();
+}
+
+Result<Topology> ParseTopology(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidArgument("a topology is a JSON object");
+  const std::set<std::string> known = {
+      "name",          "nodes",           "ranks_per_node", "intra_node_bytes_per_s",
+      "nics_per_node", "nic_bytes_per_s", "latency_s",      "inter_node_bytes_per_s"};
+  for (const auto& [key, value] : json.items()) {
+    if (!known.contains(key)) {
+      return InvalidArgument("{}: unknown key; {} are known", key, fmt::join(known, ", "));
+    }
+  }
+  Topology topology;
+  topology.name = "file";
+  if (const auto name = json.find("name"); name != json.end()) {
+    if (!name->is_string()) return InvalidArgument("name: {}; a text is right", name->dump());
+    topology.name = name->get<std::string>();
+  }
+  DT_RETURN_IF_ERROR(ReadNodes(json, &topology));
+  DT_RETURN_IF_ERROR(ReadRates(json, &topology));
+  DT_RETURN_IF_ERROR(topology.Validate());
+  return topology;
+}
+
+Result<Topology> LoadTopology(const std::string& preset_or_path) {
+  for (const Topology& preset : Presets()) {
+    if (preset.name == preset_or_path) return preset;
+  }
+  std::ifstream file(preset_or_path);
+  if (!file) {
+    return NotFound("topology {}: no preset ({}) and no file: {}", preset_or_path,
+                    fmt::join(TopologyPresetNames(), ", "), std::strerror(errno));
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  Result<Topology> topology = ParseTopology(text.str());
+  if (!topology.ok()) return topology.status().Within(fmt::format("topology {}", preset_or_path));
+  return topology;
+}
+
+std::vector<std::string> TopologyPresetNames() {
+  std::vector<std::string> names;
+  for (const Topology& preset : Presets()) names.push_back(preset.name);
+  return names;
 }
 
 }  // namespace dynatrain::planner
