@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   dynatrain::apps::AddTrainCommand(app, &exit_code);
+  dynatrain::apps::AddPlanCommand(app, &exit_code);
   dynatrain::apps::AddSwitchCommand(app, &exit_code);
   dynatrain::apps::AddStatusCommand(app, &exit_code);
   dynatrain::apps::AddRankCommand(app, &exit_code);

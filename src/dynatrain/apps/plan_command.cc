@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/plan_report.h"
+#include "dynatrain/base/clock.h"
+#include "dynatrain/engine/program.h"
+#include "dynatrain/models/catalog.h"
+#include "dynatrain/models/config.h"
+
+namespace dynatrain::apps {
+namespace {
+
+// Programs of more ranks are not compiled just for their figures.
+constexpr size_t kMostRanksToCompile = 64;
+
+struct PlanFlags {
+  std::string model;
+  std::string from;
+  std::string to;
+  std::string topology = "local";
+  std::string roles = "identity";
+  std::string dtype = "bf16";
+  bool derive = false;
+  bool explain = false;
+  std::string report;
+  std::string json;
+};
+
+void AddFlags(CLI::App& app, PlanFlags* flags) {
+  app.add_option("--model", flags->model,
+                 "a preset (llama2-70b, ...) or a Hugging Face config.json")
+      ->required();
+  app.add_option("--from", flags->from, "the layout now, such as tp=8,pp=4,dp=4,zero=1")
+      ->required();
+  app.add_option("--to", flags->to, "the layout to change to")->required();
+  app.add_option("--topology", flags->topology, "a800x16, h100x16, local, or a JSON file")
+      ->capture_default_str();
+  app.add_option("--roles", flags->roles,
+                 "identity, or free: choose which rank takes which part, and which ranks stay")
+      ->capture_default_str();
+  app.add_option("--dtype", flags->dtype, "of parameters: bf16 (with fp32 masters) or fp32")
+      ->capture_default_str();
+  app.add_flag("--derive", flags->derive,
+               "recompute half-precision parameters from masters that a rank has anyway");
+  app.add_flag("--explain", flags->explain,
+               "tell what is fullest and why, and what would be cheaper");
+  app.add_option("--report", flags->report,
+                 "write a page with a heat map of the traffic to this file");
+  app.add_flag("--json{-}", flags->json, "JSON to standard output, or to a file with --json=FILE");
+}
+
+Result<std::vector<vps::KindSpec>> KindsOf(const std::string& dtype) {
+  if (dtype == "bf16") return vps::Bf16AdamKinds();
+  if (dtype == "fp32") return vps::Fp32AdamKinds();
+  return InvalidArgument("--dtype {}: bf16 or fp32", dtype);
+}
+
+Result<vps::Layout> CheckedLayout(const std::string& flag, const std::string& spec,
+                                  const models::ModelConfig& model,
+                                  std::optional<int32_t> num_ranks) {
+  const std::string context = fmt::format("{} {}", flag, spec);
+  Result<vps::Layout> layout = vps::ParseLayout(spec, num_ranks);
+  if (!layout.ok()) return layout.status().Within(context);
+  DT_RETURN_IF_ERROR(layout->Validate(model.layers, num_ranks).Within(context));
+  DT_RETURN_IF_ERROR(models::CheckLayout(model, *layout).Within(context));
+  return layout;
+}
+
+Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
+  planner::PlanRequest request;
+  DT_ASSIGN_OR_RETURN(const models::ModelConfig model, models::LoadModel(flags.model));
+  DT_ASSIGN_OR_RETURN(std::vector<vps::KindSpec> kinds, KindsOf(flags.dtype));
+  DT_ASSIGN_OR_RETURN(request.catalog, models::MakeCatalog(model, std::move(kinds)));
+  DT_ASSIGN_OR_RETURN(request.topology, planner::LoadTopology(flags.topology));
+  DT_ASSIGN_OR_RETURN(request.roles, planner::ParseRolePolicy(flags.roles));
+  std::optional<int32_t> ranks = request.topology.num_ranks();
+  DT_ASSIGN_OR_RETURN(request.from, CheckedLayout("--from", flags.from, model, ranks));
+  DT_ASSIGN_OR_RETURN(request.to, CheckedLayout("--to", flags.to, model, ranks));
+  request.options.derive = flags.derive;
+  for (const vps::Layout* layout : {&request.from, &request.to}) {
+    const int32_t first = request.topology.NodeOf(request.from.RankAt(0));
+    for (const RankId rank : layout->Ranks()) {
+      if (request.topology.NodeOf(rank) != first) request.options.relays = true;
+    }
+  }
+  return request;
+}
+
+// None if the engine has no programs for such routes.
+Result<std::optional<ProgramFigures>> Compile(const planner::PlanRequest& request,
+                                              const planner::Plan& plan) {
+  if (plan.totals.relayed_bytes > 0 || plan.totals.derived_bytes > 0)
+    return std::optional<ProgramFigures>();
+  if (plan.ranks.size() > kMostRanksToCompile) return std::optional<ProgramFigures>();
+  ProgramFigures figures{.messages = 0, .phases = 1, .peak_extra_bytes = 0};
+  for (const planner::Route& route : plan.routes) {
+    DT_ASSIGN_OR_RETURN(
+        const engine::Program program,
+        engine::Compile(route, *plan.from_map, *plan.to_map, request.topology, plan.ranks));
+    figures.messages += program.stats.messages;
+    figures.peak_extra_bytes = std::max(figures.peak_extra_bytes, program.stats.peak_extra_bytes);
+  }
+  return std::optional<ProgramFigures>(figures);
+}
+
+Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return Unavailable("{}: cannot write it", path);
+  return Status::Ok();
+}
+
+Status RunPlan(const PlanFlags& flags) {
+  PlanReport report;
+  report.model = flags.model;
+  DT_ASSIGN_OR_RETURN(report.request, MakeRequest(flags));
+  const TimePoint start = MonotonicClock().Now();
+  DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));
+  report.planning_seconds = ToSeconds(MonotonicClock().Now() - start);
+  DT_ASSIGN_OR_RETURN(report.programs, Compile(report.request, *report.plan));
+  if (flags.json != "-") std::fputs(ReportAsText(report).c_str(), stdout);
+  if (flags.explain) {
+    DT_ASSIGN_OR_RETURN(const std::string text, Explain(report));
+    std::fputs(text.c_str(), flags.json == "-" ? stderr : stdout);
+  }
+  if (!flags.report.empty()) DT_RETURN_IF_ERROR(WriteFile(flags.report, ReportAsHtml(report)));
+  if (flags.json.empty()) return Status::Ok();
+  const std::string json = ReportAsJson(report).dump(2) + "\n";
+  if (flags.json != "-") return WriteFile(flags.json, json);
+  std::fputs(json.c_str(), stdout);
+  return Status::Ok();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("plan", "tell what a change of layout would move");
+  auto flags = std::make_shared<PlanFlags>();
+  AddFlags(*command, flags.get());
+  command->callback([flags, exit_code] {
+    const Status status = RunPlan(*flags);
+    if (status.ok()) return;
+    std::fprintf(stderr, "dynatrain plan: %s\n", status.ToString().c_str());
+    *exit_code = 1;
+  });
+}
+
+}  // namespace dynatrain::apps
