@@ -173,7 +173,9 @@ Result<json> ControlGet(const Address& job, const std::string& path) {
 }
 
 Result<json> ControlPost(const Address& job, const std::string& path, const json& body) {
-  return AnswerOf(job, ClientOf(job).Post(path, body.dump(), kJsonType));
+  return AnswerOf(
+      job, ClientOf(job).Post(path, body.dump(-1, ' ', false, json::error_handler_t::replace),
+                              kJsonType));
 }
 
 }  // namespace dynatrain::apps

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kLongestWait = 1e9;  // seconds
 constexpr Duration kAskInterval = std::chrono::milliseconds(100);
 
 struct SwitchFlags {
@@ -27,7 +29,8 @@ struct SwitchFlags {
 Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double timeout) {
   Clock& clock = MonotonicClock();
   const TimePoint deadline =
-      clock.Now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
+      clock.Now() + std::chrono::duration_cast<Duration>(
+                        std::chrono::duration<double>(std::clamp(timeout, 0.0, kLongestWait)));
   while (clock.Now() < deadline) {
     DT_ASSIGN_OR_RETURN(const json state, ControlGet(job, fmt::format("/switch/{}", id)));
     if (state.value("state", "") == "done")

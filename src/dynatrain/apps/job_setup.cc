@@ -1,5 +1,7 @@
 #include "dynatrain/apps/job_setup.h"
 
+#include <cmath>
+
 #include "dynatrain/engine/executor.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/data.h"
@@ -24,7 +26,9 @@ Status CheckNumbers(const JobConfig& config) {
     return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after,
                            config.steps);
   }
-  if (!(config.lr >= 0)) return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
+  if (!std::isfinite(config.lr) || config.lr < 0) {
+    return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
+  }
   return engine::ParseVerify(config.verify).status();
 }
 

@@ -1,6 +1,7 @@
 #include "dynatrain/apps/launcher.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -92,15 +93,22 @@ class JsonSink {
   }
   void Write(const std::string& line) {
     if (to_stdout_) {
-      std::printf("%s\n", line.c_str());
-      std::fflush(stdout);
+      failed_ |= std::printf("%s\n", line.c_str()) < 0 || std::fflush(stdout) != 0;
     } else if (file_.is_open()) {
       file_ << line << std::endl;
+      failed_ |= !file_;
     }
+  }
+  // Whether every line was written.
+  Status status() const {
+    if (!failed_) return {};
+    return Unavailable(
+        "training went on, but JSON lines were lost: the disk is full or the reader gone");
   }
 
  private:
   bool to_stdout_ = false;
+  bool failed_ = false;
   std::ofstream file_;
 };
 
@@ -112,12 +120,11 @@ class Blame {
     NoteTime();
     if (error_.ok()) error_ = Unavailable("rank {}: {}", rank, message);
   }
-  void AddExit(const Children::Exit& exit, const std::string& log_directory) {
+  void AddExit(const Children::Exit& exit) {
     NoteTime();
     Status& slot = exit.by_signal() ? killed_ : exited_;
     if (slot.ok()) {
-      slot = Unavailable("{}; the job cannot go on without it. Its log is {}/rank-{}.log",
-                         exit.Describe(), log_directory, exit.rank);
+      slot = Unavailable("{}; the job cannot go on without it", exit.Describe());
     }
   }
   bool any() const { return since_.has_value(); }
@@ -149,7 +156,11 @@ class Job {
     const std::lock_guard lock(mutex_);
     ReportUndone(status);
     if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
-    if (!status.ok()) logs_->Keep();
+    if (status.ok()) return sink_.status();
+    if (received_signal == 0) {
+      logs_->Keep();
+      progress_.Note(fmt::format("the ranks' logs are in {}", logs_->path()));
+    }
     return status;
   }
 
@@ -157,6 +168,7 @@ class Job {
   Status Start();
   Status Follow();
   void OnEvent(RankId rank, const std::string& line);
+  void OnParsedEvent(RankId rank, const std::string& line, const json& event);
   void OnStep(const json& event);
   void OnSwitch(const std::string& line);
   void ReportUndone(const Status& job);
@@ -202,8 +214,13 @@ Status Job::Start() {
         fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }
   const auto arguments = [&](RankId rank) {
-    return std::vector<std::string>{"rank", "--rank", std::to_string(rank), "--store",
-                                    fmt::format("{}:{}", address.host, address.port)};
+    return std::vector<std::string>{"rank",
+                                    "--rank",
+                                    std::to_string(rank),
+                                    "--store",
+                                    fmt::format("{}:{}", address.host, address.port),
+                                    "--launcher",
+                                    std::to_string(::getpid())};
   };
   DT_ASSIGN_OR_RETURN(children_, Children::Spawn(options_.config.num_ranks, arguments,
                                                  options_.config.ToJson(), logs_->path()));
@@ -213,7 +230,7 @@ Status Job::Start() {
 Status Job::Follow() {
   const auto on_line = [this](RankId rank, const std::string& line) { OnEvent(rank, line); };
   const auto on_exit = [this](const Children::Exit& exit) {
-    if (exit.failed()) blame_.AddExit(exit, logs_->path());
+    if (exit.failed()) blame_.AddExit(exit);
   };
   while (children_->any_running() && !blame_.settled()) {
     if (received_signal != 0) {
@@ -227,9 +244,17 @@ Status Job::Follow() {
 }
 
 void Job::OnEvent(RankId rank, const std::string& line) {
-  const json event = json::parse(line, nullptr, false);
-  const std::string name = event.is_object() ? event.value("event", "") : "";
   const std::lock_guard lock(mutex_);
+  try {
+    OnParsedEvent(rank, line, json::parse(line));
+  } catch (const json::exception& error) {
+    blame_.AddError(rank,
+                    fmt::format("sent an event that cannot be read: {}: {}", error.what(), line));
+  }
+}
+
+void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event) {
+  const auto name = event.at("event").get<std::string>();
   if (name == "error") {
     blame_.AddError(rank, event.value("message", "unknown"));
     return;
@@ -274,8 +299,8 @@ void Job::OnSwitch(const std::string& line) {
                                FormatSeconds(report->pause_seconds),
                                FormatBytes(report->moved_bytes)));
   } else {
-    progress_.Note(fmt::format("switch {} to {} was rolled back, the job goes on in {}: {}",
-                               report->id, report->to, report->from, report->reason));
+    progress_.Note(fmt::format("switch {} to {} was not made, the layout stays {}: {}", report->id,
+                               report->to, report->from, report->reason));
   }
 }
 
@@ -290,7 +315,7 @@ void Job::ReportUndone(const Status& job) {
     report.from = layout_;
     report.to = request.spec;
     report.reason =
-        job.ok() ? "the job ended before all ranks were prepared" : "the job failed first";
+        job.ok() ? "the job ended before all ranks were prepared" : "the job was ended first";
     json line = json::parse(report.ToJson());
     line["event"] = "switch";
     line["t"] = ToSeconds(MonotonicClock().Now());

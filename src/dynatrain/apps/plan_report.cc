@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/apps/plan_page.h"
+#include "dynatrain/apps/progress.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -214,14 +215,6 @@ Result<std::string> ExplainCheaper(const PlanReport& report) {
 }
 
 }  // namespace
-
-std::string FormatBytes(ByteCount bytes) {
-  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 999.95 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
 
 nlohmann::json ReportAsJson(const PlanReport& report) {
   const PlanTotals& t = report.plan->totals;

@@ -26,9 +26,6 @@ struct PlanReport {
   std::optional<ProgramFigures> programs;  // none: the engine does not compile such routes
 };
 
-// "1.50 GB", in powers of 1000.
-std::string FormatBytes(ByteCount bytes);
-
 nlohmann::json ReportAsJson(const PlanReport& report);
 // The totals, and who sends how much to whom: by node, or by rank where there is one node of few
 // ranks.

@@ -43,7 +43,8 @@ std::string FormatBytes(ByteCount bytes) {
   if (bytes < 1000) return fmt::format("{} B", bytes);
   if (value < 1e6) return fmt::format("{:.1f} kB", value / 1e3);
   if (value < 1e9) return fmt::format("{:.1f} MB", value / 1e6);
-  return fmt::format("{:.2f} GB", value / 1e9);
+  if (value < 1e12) return fmt::format("{:.2f} GB", value / 1e9);
+  return fmt::format("{:.2f} TB", value / 1e12);
 }
 
 std::string FormatSeconds(double seconds) {

@@ -7,6 +7,7 @@ namespace {
 struct RankFlags {
   RankId rank = 0;
   std::string store;
+  pid_t launcher = 0;
 };
 
 }  // namespace
@@ -17,7 +18,9 @@ void AddRankCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<RankFlags>();
   command->add_option("--rank", flags->rank)->required();
   command->add_option("--store", flags->store)->required();
-  command->callback([flags, exit_code] { *exit_code = RankMain(flags->rank, flags->store); });
+  command->add_option("--launcher", flags->launcher)->required();
+  command->callback(
+      [flags, exit_code] { *exit_code = RankMain(flags->rank, flags->store, flags->launcher); });
 }
 
 }  // namespace dynatrain::apps

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -184,6 +185,12 @@ Status RankProcess::OneStep() {
   const int64_t step = this->step() + 1;
   DT_ASSIGN_OR_RETURN(const trainer::StepResult result,
                       trainer().Step(step, agent_->ready() ? 1 : 0));
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    return DataLoss(
+        "step {}: the loss is {} and the gradient norm {}: training has diverged; go on from an "
+        "earlier checkpoint with a lower --lr",
+        step, result.loss, result.grad_norm);
+  }
   host_->Finished(step);
   const double seconds = ToSeconds(MonotonicClock().Now() - start);
   agent_->StepTook(seconds);
@@ -296,9 +303,10 @@ std::string ReadAll(int fd) {
 
 }  // namespace
 
-int RankMain(RankId rank, const std::string& store_address) {
+int RankMain(RankId rank, const std::string& store_address, pid_t launcher) {
   // No rank outlives its launcher; and a terminal's Ctrl-C is the launcher's to handle.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) return 1;  // it ended before it could take this process along
   ::signal(SIGINT, SIG_IGN);
   InitLog(fmt::format("rank {}", rank), LogLevel::kInfo);
   bridge::SilenceTorchLog();

@@ -2,6 +2,8 @@
 #ifndef DYNATRAIN_APPS_RANK_MAIN_H_
 #define DYNATRAIN_APPS_RANK_MAIN_H_
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "dynatrain/base/types.h"
@@ -10,7 +12,7 @@ namespace dynatrain::apps {
 
 // Runs `rank` with the JobConfig on kConfigFd, reporting on kEventsFd, against the launcher's
 // store. Returns the exit code.
-int RankMain(RankId rank, const std::string& store_address);
+int RankMain(RankId rank, const std::string& store_address, pid_t launcher);
 
 }  // namespace dynatrain::apps
 

@@ -1,12 +1,20 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
+#include "dynatrain/io/checkpoint.h"
+#include "dynatrain/io/file.h"
 
 namespace dynatrain::apps {
 namespace {
+
+// Every rank is a process of this machine.
+constexpr int32_t kMaxRanks = 256;
 
 struct TrainFlags {
   JobConfig config;
@@ -83,7 +91,10 @@ Status CheckChoices(const TrainFlags& flags) {
 
 // The number of processes that all layouts together need, or the number asked for.
 Result<int32_t> NumRanks(const TrainFlags& flags) {
-  if (flags.nproc < 0) return InvalidArgument("--nproc {}: give a number above 0", flags.nproc);
+  if (flags.nproc < 0 || flags.nproc > kMaxRanks) {
+    return InvalidArgument("--nproc {}: give a number of 1 to {}; all ranks start on this machine",
+                           flags.nproc, kMaxRanks);
+  }
   if (flags.nproc > 0) return flags.nproc;
   std::vector<std::string> specs = {flags.config.layout};
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
@@ -93,12 +104,68 @@ Result<int32_t> NumRanks(const TrainFlags& flags) {
     if (!layout.ok()) return layout.status().Within(fmt::format("layout {}", spec));
     for (const RankId rank : layout->Ranks()) needed = std::max(needed, rank + 1);
   }
+  if (needed > kMaxRanks) {
+    return InvalidArgument("the layouts need {} ranks; at most {} start on this machine", needed,
+                           kMaxRanks);
+  }
   return needed;
+}
+
+// Makes a directory that results go to, and proves now rather than after the last step that it can
+// be written.
+Status CheckWritable(std::string_view flag, const std::string& directory) {
+  if (directory.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  const std::string probe = directory + "/.dynatrain-write-test";
+  const Status written =
+      error ? Unavailable("{}", error.message()) : io::WriteFileAtomically(probe, "x");
+  std::filesystem::remove(probe, error);
+  if (written.ok()) return {};
+  return Unavailable("{} {}: cannot write there: {}", flag, directory, written.message());
+}
+
+// A run that goes on must have steps and switches left, and the state of this very model.
+Status CheckResume(const JobConfig& config, const JobSetup& setup) {
+  if (config.resume.empty()) return {};
+  DT_ASSIGN_OR_RETURN(const std::string path, io::FindCheckpoint(config.resume));
+  DT_ASSIGN_OR_RETURN(const io::CheckpointInfo info, io::ReadCheckpointInfo(path));
+  if (info.catalog_fingerprint != setup.catalog->Fingerprint()) {
+    return InvalidArgument("--resume {}: it holds the state of another model than {}", path,
+                           config.model);
+  }
+  if (info.step >= config.last_step()) {
+    return InvalidArgument("--resume {}: it is of step {}, so nothing is left to do up to step {}",
+                           path, info.step, config.last_step());
+  }
+  for (const ScheduledSwitch& scheduled : config.switches) {
+    if (scheduled.step >= info.step) continue;
+    return InvalidArgument(
+        "--switch {}:{}: the run goes on after step {}; a switch can be asked for from there on",
+        scheduled.step, scheduled.spec, info.step);
+  }
+  return {};
+}
+
+// JSON carries the configuration to the ranks, and JSON is UTF-8.
+Status CheckUtf8(const JobConfig& config) {
+  for (const std::string* text : {&config.model, &config.data, &config.layout, &config.save,
+                                  &config.resume, &config.dump_state}) {
+    try {
+      static_cast<void>(nlohmann::json(*text).dump());
+    } catch (const nlohmann::json::exception&) {
+      return InvalidArgument(
+          "an argument is not valid UTF-8: {}",
+          nlohmann::json(*text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+    }
+  }
+  return {};
 }
 
 Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
   DT_RETURN_IF_ERROR(CheckChoices(flags));
+  DT_RETURN_IF_ERROR(CheckUtf8(config));
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));
@@ -120,6 +187,9 @@ Status Train(TrainFlags& flags) {
     }
     scheduled.spec = layout->ToString();
   }
+  DT_RETURN_IF_ERROR(CheckResume(config, setup));
+  DT_RETURN_IF_ERROR(CheckWritable("--save", config.save));
+  DT_RETURN_IF_ERROR(CheckWritable("--dump-state", config.dump_state));
   LaunchOptions launch{
       .config = config, .control = {}, .json = {}, .log_directory = flags.log_directory};
   if (!flags.control.empty()) {

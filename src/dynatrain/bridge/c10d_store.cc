@@ -24,6 +24,9 @@ using Bytes = std::vector<uint8_t>;
 
 // Every stored value starts with kMark, so kNothing never equals one.
 constexpr char kMark = '=';
+// A process that was stopped for a while finds its deadline passed before its own threads have run
+// again.
+constexpr Duration kThawGrace = std::chrono::seconds(2);
 const Bytes kNothing = {'?'};
 
 Bytes Encode(const std::string& value) {
@@ -122,7 +125,8 @@ class C10dStore final : public elastic::Store {
         [doing, f = std::move(f)] { return FenceResult(doing, f); });
     std::future<Result<T>> answer = task->get_future();
     worker_.Post([task] { (*task)(); });
-    if (answer.wait_for(limit) != std::future_status::ready) {
+    if (answer.wait_for(limit) != std::future_status::ready &&
+        answer.wait_for(kThawGrace) != std::future_status::ready) {
       worker_.Abandon();
       dead_ = Unavailable("{}: the server gave no answer within {:.1f} s", doing, ToSeconds(limit));
       return dead_;

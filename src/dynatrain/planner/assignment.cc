@@ -80,8 +80,8 @@ bool CanPlace(const CostTable<int64_t>& table, int64_t most) {
   return matching.Complete();
 }
 
-// Kuhn-Munkres by shortest augmenting paths with potentials, over a square table: the optima are the
-// perfect matchings of pairs whose reduced cost is 0.
+// Kuhn-Munkres by shortest augmenting paths with potentials, over a square table: the optima are
+// the perfect matchings of pairs whose reduced cost is 0.
 class Potentials {
  public:
   explicit Potentials(const CostTable<PairCost>& table)
@@ -200,8 +200,8 @@ std::optional<Assigned> CheapestAssignment(const CostTable<PairCost>& table,
     };
     std::stable_sort(columns.begin(), columns.end(),
                      [&](int a, int b) { return rank(a) < rank(b); });
-    const bool placed = std::any_of(columns.begin(), columns.end(),
-                                    [&](int c) { return matching.Fix(r, c); });
+    const bool placed =
+        std::any_of(columns.begin(), columns.end(), [&](int c) { return matching.Fix(r, c); });
     DT_CHECK(placed);
     const int column = matching.column_of()[static_cast<size_t>(r)];
     assigned.column_of.push_back(column);

@@ -52,8 +52,9 @@ struct Assigned {
   PairCost total;
   std::vector<int> column_of;  // by row
 };
-// The least total; among equal ones that whose columns are smallest under `order` (a rank of the column
-// for each row: row-major like the table), rows compared from the first on. None if impossible.
+// The least total; among equal ones that whose columns are smallest under `order` (a rank of the
+// column for each row: row-major like the table), rows compared from the first on. None if
+// impossible.
 std::optional<Assigned> CheapestAssignment(const CostTable<PairCost>& table,
                                            const std::vector<int64_t>& order);
 

@@ -105,8 +105,8 @@ PlanTotals TotalsOf(const std::vector<Route>& routes, const vps::StateCatalog& c
   totals.bound_seconds = bound.Seconds(topology);
   const auto rank = static_cast<double>(std::max(totals.rank_in.bytes, totals.rank_out.bytes));
   const auto node = static_cast<double>(std::max(totals.node_in.bytes, totals.node_out.bytes));
-  totals.fullest_link_seconds = std::max(rank / topology.intra_node_bytes_per_s,
-                                         node / topology.inter_node_bytes_per_s);
+  totals.fullest_link_seconds =
+      std::max(rank / topology.intra_node_bytes_per_s, node / topology.inter_node_bytes_per_s);
   return totals;
 }
 

@@ -15,8 +15,8 @@
 
 namespace dynatrain::planner {
 
-// For the roles of the two maps, whoever sends what. A rank must take in what it did not hold; a node
-// must take in, once, what its ranks need and none of them held.
+// For the roles of the two maps, whoever sends what. A rank must take in what it did not hold; a
+// node must take in, once, what its ranks need and none of them held.
 struct LowerBound {
   ByteCount bytes = 0;             // into all ranks together
   ByteCount cross_node_bytes = 0;  // into all nodes together
@@ -38,8 +38,8 @@ struct Fullest {
 };
 
 struct PlanTotals {
-  ByteCount moved_bytes = 0;    // received for the first time, each byte once per rank that needs it
-  ByteCount wire_bytes = 0;     // sent, relays included
+  ByteCount moved_bytes = 0;  // received for the first time, each byte once per rank that needs it
+  ByteCount wire_bytes = 0;   // sent, relays included
   ByteCount relayed_bytes = 0;  // of them, second hops inside nodes
   ByteCount kept_bytes = 0;
   ByteCount derived_bytes = 0;

@@ -30,8 +30,8 @@ Result<std::shared_ptr<const Plan>> MakePlan(const PlanRequest& request) {
   }
   plan->ranks.assign(ranks.begin(), ranks.end());
   for (const RankId rank : plan->ranks) {
-    DT_ASSIGN_OR_RETURN(Route route, PlanRoute(*plan->from_map, *plan->to_map, topology, rank,
-                                               request.options));
+    DT_ASSIGN_OR_RETURN(Route route,
+                        PlanRoute(*plan->from_map, *plan->to_map, topology, rank, request.options));
     plan->routes.push_back(std::move(route));
   }
   DT_ASSIGN_OR_RETURN(plan->bound, ComputeLowerBound(*plan->from_map, *plan->to_map, topology));
@@ -40,9 +40,9 @@ Result<std::shared_ptr<const Plan>> MakePlan(const PlanRequest& request) {
 }
 
 Result<std::shared_ptr<const Plan>> PlanCache::Get(const PlanRequest& request) {
-  const Key key{request.catalog.get(),           request.from.Fingerprint(),
-                request.to.Fingerprint(),        request.topology.Fingerprint(),
-                request.options.Fingerprint(),   request.roles};
+  const Key key{request.catalog.get(),         request.from.Fingerprint(),
+                request.to.Fingerprint(),      request.topology.Fingerprint(),
+                request.options.Fingerprint(), request.roles};
   const std::lock_guard lock(mutex_);
   const auto it = std::find_if(entries_.begin(), entries_.end(),
                                [&](const Entry& entry) { return entry.key == key; });

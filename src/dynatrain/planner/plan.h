@@ -1,4 +1,5 @@
-// Plan: a whole change of layout — roles, the routes of all ranks, their figures — and a cache of plans.
+// Plan: a whole change of layout — roles, the routes of all ranks, their figures — and a cache of
+// plans.
 #ifndef DYNATRAIN_PLANNER_PLAN_H_
 #define DYNATRAIN_PLANNER_PLAN_H_
 
@@ -31,8 +32,8 @@ struct Plan {
   std::shared_ptr<const vps::LayoutShardMap> from_map;
   std::shared_ptr<const vps::LayoutShardMap> to_map;
   RoleAssignment roles;
-  std::vector<RankId> ranks;   // old and new ones, ascending
-  std::vector<Route> routes;   // of `ranks`
+  std::vector<RankId> ranks;  // old and new ones, ascending
+  std::vector<Route> routes;  // of `ranks`
   LowerBound bound;
   PlanTotals totals;
 };

@@ -16,8 +16,8 @@ PlanRequest TwoToFour() {
   request.catalog = testing::OneMatrix({4, 8}, vps::Split::Balanced(0));
   request.from = *vps::ParseLayout("tp=2,dp=1");
   request.to = *vps::ParseLayout("tp=4,dp=1");
-  request.topology = {.ranks_per_node = 2, .intra_node_bytes_per_s = 100,
-                      .inter_node_bytes_per_s = 10, .nodes = 2};
+  request.topology = {
+      .ranks_per_node = 2, .intra_node_bytes_per_s = 100, .inter_node_bytes_per_s = 10, .nodes = 2};
   return request;
 }
 

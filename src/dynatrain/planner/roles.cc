@@ -37,8 +37,7 @@ class RoleProblem {
     }
     std::map<int32_t, size_t> block_at;
     for (size_t p = 0; p < identity_.size(); ++p) {
-      const auto [it, fresh] =
-          block_at.try_emplace(topology.NodeOf(identity_[p]), blocks_.size());
+      const auto [it, fresh] = block_at.try_emplace(topology.NodeOf(identity_[p]), blocks_.size());
       if (fresh) blocks_.emplace_back();
       blocks_[it->second].positions.push_back(p);
       block_of_.push_back(it->second);

@@ -1,15 +1,15 @@
 // Roles: which rank takes which position of the new layout.
 //
-// `identity` leaves the layout's own order. `free` looks for the map that moves least, among these: the
-// positions whose identity ranks share a node are a block; a block goes whole to one node, two blocks
-// never to the same; inside a node, a block's positions go to any of the node's ranks. So groups that
-// lie inside a node still do.
+// `identity` leaves the layout's own order. `free` looks for the map that moves least, among these:
+// the positions whose identity ranks share a node are a block; a block goes whole to one node, two
+// blocks never to the same; inside a node, a block's positions go to any of the node's ranks. So
+// groups that lie inside a node still do.
 //
 // Costs in bytes, compared in this order: the fullest node in (what its ranks need and none of them
-// held, once), the fullest rank in, the total into all ranks, the number of ranks whose position is not
-// the identity's. Ties: blocks in the order of their first positions, the lexicographically smallest
-// list of ranks. Exact: bottleneck assignments inside each (block, node), then of blocks to nodes; no
-// floating point.
+// held, once), the fullest rank in, the total into all ranks, the number of ranks whose position is
+// not the identity's. Ties: blocks in the order of their first positions, the lexicographically
+// smallest list of ranks. Exact: bottleneck assignments inside each (block, node), then of blocks
+// to nodes; no floating point.
 #ifndef DYNATRAIN_PLANNER_ROLES_H_
 #define DYNATRAIN_PLANNER_ROLES_H_
 
@@ -40,16 +40,15 @@ struct RoleAssignment {
   RoleCosts identity_costs;
 };
 
-// The ranks that may take part, ascending: those of the new layout if it names any, else they and those
-// of the old layout.
+// The ranks that may take part, ascending: those of the new layout if it names any, else they and
+// those of the old layout.
 std::vector<RankId> CandidateRanks(const vps::Layout& from, const vps::Layout& to);
 
-// The best roles of `to`'s layout, whose ranks are the identity, given what the ranks hold in `from`.
-// `candidates` ascend and hold the ranks of `to`. Cost: the pieces between the maps and the cube of the
-// number of nodes and of the ranks of a node; deterministic.
+// The best roles of `to`'s layout, whose ranks are the identity, given what the ranks hold in
+// `from`. `candidates` ascend and hold the ranks of `to`. Cost: the pieces between the maps and the
+// cube of the number of nodes and of the ranks of a node; deterministic.
 Result<RoleAssignment> AssignRoles(const vps::ShardMap& from, const vps::LayoutShardMap& to,
-                                   const Topology& topology,
-                                   const std::vector<RankId>& candidates);
+                                   const Topology& topology, const std::vector<RankId>& candidates);
 
 }  // namespace dynatrain::planner
 

@@ -16,8 +16,8 @@
 namespace dynatrain::planner {
 namespace {
 
-using ::testing::ElementsAre;
 using planner::testing::MapOf;
+using ::testing::ElementsAre;
 using vps::testing::Element;
 
 using Elements = std::set<Element>;
@@ -96,7 +96,8 @@ class BruteForceRoles {
     }
     std::vector<RankId> listed;  // block by block, as ties are compared
     for (size_t b = 0; b < blocks_.size(); ++b) {
-      costs.max_node_in = std::max(costs.max_node_in, NodeIn(b, topology_.NodeOf(ranks[blocks_[b][0]])));
+      costs.max_node_in =
+          std::max(costs.max_node_in, NodeIn(b, topology_.NodeOf(ranks[blocks_[b][0]])));
       for (const size_t p : blocks_[b]) listed.push_back(ranks[p]);
     }
     if (ranks == identity_) best_.identity_costs = costs;
@@ -136,11 +137,10 @@ class BruteForceRoles {
 };
 
 vps::Layout SmallLayout(Random* random) {
-  constexpr std::array kSpecs = {"tp=2,dp=2",        "dp=4,zero=1",      "pp=2,dp=2,zero=1",
-                                 "tp=4,dp=1",        "pp=3,dp=1",        "tp=2,dp=3,zero=1",
-                                 "dp=2",             "dp=6,zero=1",      "tp=3,dp=1",
-                                 "dp=4",             "tp=2,pp=3,dp=1",   "dp=5,zero=1",
-                                 "tp=2,pp=2,dp=1",   "dp=1",             "tp=3,dp=2,zero=1"};
+  constexpr std::array kSpecs = {
+      "tp=2,dp=2",        "dp=4,zero=1", "pp=2,dp=2,zero=1", "tp=4,dp=1", "pp=3,dp=1",
+      "tp=2,dp=3,zero=1", "dp=2",        "dp=6,zero=1",      "tp=3,dp=1", "dp=4",
+      "tp=2,pp=3,dp=1",   "dp=5,zero=1", "tp=2,pp=2,dp=1",   "dp=1",      "tp=3,dp=2,zero=1"};
   auto layout = vps::ParseLayout(
       kSpecs[static_cast<size_t>(random->Between(0, static_cast<int64_t>(kSpecs.size()) - 1))]);
   EXPECT_TRUE(layout.ok());
@@ -186,8 +186,8 @@ TEST(AssignRoles, CostsAreWhatTheRoutesThenMove) {
     vps::Layout layout = SmallLayout(&random);
     const auto from = MapOf(catalog, old_layout);
     const Topology topology{.ranks_per_node = static_cast<int32_t>(random.Between(1, 3))};
-    const auto roles = AssignRoles(*from, *MapOf(catalog, layout), topology,
-                                   CandidateRanks(old_layout, layout));
+    const auto roles =
+        AssignRoles(*from, *MapOf(catalog, layout), topology, CandidateRanks(old_layout, layout));
     ASSERT_TRUE(roles.ok());
     layout.ranks = roles->ranks;
     const auto to = MapOf(catalog, layout);

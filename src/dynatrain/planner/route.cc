@@ -163,9 +163,8 @@ Result<Route> PlanRoute(const ShardMap& from, const ShardMap& to, const Topology
 
   std::vector<std::optional<SourceChoice>> choices(collector.classes().size());
   for (const auto& [cls, index] : collector.classes()) {
-    choices[static_cast<size_t>(index)].emplace(cls.holders, cls.needers,
-                                                cls.derivers ? &*cls.derivers : nullptr, topology,
-                                                rank, options);
+    choices[static_cast<size_t>(index)].emplace(
+        cls.holders, cls.needers, cls.derivers ? &*cls.derivers : nullptr, topology, rank, options);
   }
   Route route;
   route.rank = rank;

@@ -1,6 +1,6 @@
-// Route: what one rank keeps, sends and receives when state goes from one shard map to another. Each
-// rank computes its own route alone; the routes of all ranks fit together because they are one pure
-// function.
+// Route: what one rank keeps, sends and receives when state goes from one shard map to another.
+// Each rank computes its own route alone; the routes of all ranks fit together because they are one
+// pure function.
 //
 // Worked example. A [4, 8] matrix, split on axis 0, goes from TP2 (ranks 0, 1) to TP4 (ranks 0..3):
 //
@@ -12,16 +12,16 @@
 //   rank 1: receives [1:2] from 0, sends [2:3] to 2, [3:4] to 3
 //   rank 2: receives [2:3] from 1                rank 3: receives [3:4] from 1
 //
-// Who sends a piece with holders H and needers N is a closed form of (piece, H, N), see sources.h: a
-// needer in H keeps; a node with a holder serves itself; large pieces are cut into stripes that come
-// from different holders, small ones take turns. With `relays`, stripes enter a node once:
+// Who sends a piece with holders H and needers N is a closed form of (piece, H, N), see sources.h:
+// a needer in H keeps; a node with a holder serves itself; large pieces are cut into stripes that
+// come from different holders, small ones take turns. With `relays`, stripes enter a node once:
 //
 //   a piece held by rank 0 on node A, needed by ranks 8, 9 on node B, in two stripes s0, s1:
 //   0 sends s0 to 8 and s1 to 9 (A to B carries the piece once); 8 relays s0 to 9, 9 relays s1 to 8
 //
-// A piece in one stripe is so a broadcast from its entry rank, one in several stripes a scatter over
-// the node's ranks and a gather inside it. Every rank of H or N sees all pieces with that (H, N), so
-// all agree without talking.
+// A piece in one stripe is so a broadcast from its entry rank, one in several stripes a scatter
+// over the node's ranks and a gather inside it. Every rank of H or N sees all pieces with that (H,
+// N), so all agree without talking.
 #ifndef DYNATRAIN_PLANNER_ROUTE_H_
 #define DYNATRAIN_PLANNER_ROUTE_H_
 
@@ -74,11 +74,11 @@ struct Route {
 
 // Equal on all ranks of a switch.
 struct PlanOptions {
-  // Stripes enter a node once and are passed on inside it. Programs are compiled from routes without
-  // relays only.
+  // Stripes enter a node once and are passed on inside it. Programs are compiled from routes
+  // without relays only.
   bool relays = false;
-  // Half-precision parameters are recomputed where the rank has their fp32 master in the new layout;
-  // exact when the parameters are the rounded masters, as they are between steps.
+  // Half-precision parameters are recomputed where the rank has their fp32 master in the new
+  // layout; exact when the parameters are the rounded masters, as they are between steps.
   bool derive = false;
   // A piece is cut into stripes of at least this many bytes.
   ByteCount stripe_bytes = ByteCount{256} << 10;
@@ -88,8 +88,8 @@ struct PlanOptions {
 };
 
 // The route of `rank`. Both maps must be of catalogs with equal fingerprints. Fails (kDataLoss,
-// naming tensor and box) if nobody of `from` holds something that `rank` needs. Cost: the rank's own
-// pieces, not the world.
+// naming tensor and box) if nobody of `from` holds something that `rank` needs. Cost: the rank's
+// own pieces, not the world.
 Result<Route> PlanRoute(const vps::ShardMap& from, const vps::ShardMap& to,
                         const Topology& topology, RankId rank, const PlanOptions& options = {});
 

@@ -11,9 +11,6 @@
 namespace dynatrain::planner {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using planner::testing::AllRoutes;
 using planner::testing::Apply;
 using planner::testing::CheckTriples;
@@ -23,6 +20,9 @@ using planner::testing::OneMatrix;
 using planner::testing::RandomMap;
 using planner::testing::Received;
 using planner::testing::UnionOfRanks;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using vps::Box;
 using vps::ExplicitShardMap;
 using vps::HolderSet;
@@ -79,7 +79,8 @@ TEST(PlanRoute, SourcesTakeTurns) {
   }
   // 12 replicated tensors from four holders to one newcomer, to three, and to 60.
   for (const int newcomers : {1, 3, 60}) {
-    const auto routes = AllRoutes(*MapOf(catalog, "dp=4"), *MapOf(catalog, fmt::format("dp={}", 4 + newcomers)), {});
+    const auto routes = AllRoutes(*MapOf(catalog, "dp=4"),
+                                  *MapOf(catalog, fmt::format("dp={}", 4 + newcomers)), {});
     for (RankId rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(routes.at(rank).sent_bytes, 12 * 256 * newcomers / 4) << newcomers << " newcomers";
     }
@@ -117,7 +118,8 @@ TEST(PlanRoute, RefusesMapsOfDifferentCatalogs) {
 // Counts what a planner asks, and whom about.
 class CountingMap final : public ShardMap {
  public:
-  CountingMap(std::shared_ptr<const ShardMap> map, RankId rank) : map_(std::move(map)), rank_(rank) {}
+  CountingMap(std::shared_ptr<const ShardMap> map, RankId rank)
+      : map_(std::move(map)), rank_(rank) {}
   const StateCatalog& catalog() const override { return map_->catalog(); }
   std::vector<RankId> Ranks() const override {
     ++of_others;
@@ -176,7 +178,8 @@ TEST(PlanRoute, VisitsNoOtherRanksPieces) {
 TEST(PlanRoute, CostDoesNotGrowWithTheWorld) {
   const auto catalog = OneMatrix({8, 512}, Split::Balanced(0));
   const auto parts = [&](int dp) {
-    const auto from = std::make_shared<CountingMap>(MapOf(catalog, fmt::format("tp=4,dp={}", dp)), 1);
+    const auto from =
+        std::make_shared<CountingMap>(MapOf(catalog, fmt::format("tp=4,dp={}", dp)), 1);
     const CountingMap to(MapOf(catalog, fmt::format("tp=2,dp={}", 2 * dp)), 1);
     EXPECT_TRUE(PlanRoute(*from, to, {}, 1).ok());
     return from->parts + to.parts;
@@ -186,12 +189,15 @@ TEST(PlanRoute, CostDoesNotGrowWithTheWorld) {
 
 // C05: [q k v] per shard against [Q | K | V]: one logical tensor of blocks, split by block.
 TEST(Cases, C05FusedBlocksKeepTheirOrder) {
-  const auto catalog = OneMatrix({4, 3, 2, 5}, Split::Balanced(0));  // groups, q|k|v, head_dim, hidden
+  const auto catalog =
+      OneMatrix({4, 3, 2, 5}, Split::Balanced(0));  // groups, q|k|v, head_dim, hidden
   const auto tp2 = MapOf(catalog, "tp=2,dp=1");
   // At one rank, stored as three concatenated blocks: all Q, all K, all V.
-  ExplicitShardMap::Holding concatenated{0, {{"qkv", vps::Kind::kParam, vps::DType::kF32, 120}}, {}};
+  ExplicitShardMap::Holding concatenated{
+      0, {{"qkv", vps::Kind::kParam, vps::DType::kF32, 120}}, {}};
   for (int64_t b = 0; b < 3; ++b) {
-    concatenated.shards.push_back({0, Box({0, b, 0, 0}, {4, b + 1, 2, 5}), 0, b * 40, {10, 10, 5, 1}});
+    concatenated.shards.push_back(
+        {0, Box({0, b, 0, 0}, {4, b + 1, 2, 5}), 0, b * 40, {10, 10, 5, 1}});
   }
   const auto one = ExplicitShardMap::Make(catalog, {concatenated});
   ASSERT_TRUE(one.ok()) << one.status().ToString();
@@ -216,7 +222,8 @@ std::shared_ptr<const StateCatalog> FlatParameters(const std::vector<int64_t>& s
 }
 
 // Moves state along a chain of layouts and compares every element after each hop.
-void ExpectChain(const std::shared_ptr<const StateCatalog>& catalog, const std::vector<std::string>& specs) {
+void ExpectChain(const std::shared_ptr<const StateCatalog>& catalog,
+                 const std::vector<std::string>& specs) {
   std::shared_ptr<const LayoutShardMap> current = MapOf(catalog, specs[0]);
   State state = MakeState(*current, DistinctValue);
   for (size_t i = 1; i < specs.size(); ++i) {
@@ -252,7 +259,8 @@ TEST(Cases, C02FillerThatCrossesTheEndOfTheData) {
 
 TEST(Cases, C03AlignmentThatDependsOnDp) {
   const std::string order = ",zero=1,zero_order=forward-contiguous-endx:2";
-  ExpectChain(FlatParameters({20, 37}), {"dp=2" + order, "dp=4" + order, "dp=3" + order, "dp=2" + order});
+  ExpectChain(FlatParameters({20, 37}),
+              {"dp=2" + order, "dp=4" + order, "dp=3" + order, "dp=2" + order});
 }
 
 TEST(Cases, C04OddDpSizesAndSeveralBuckets) {
@@ -263,9 +271,11 @@ TEST(Cases, C04OddDpSizesAndSeveralBuckets) {
 
 TEST(BruteForceMovedBytes, CountsWhatIsNotThereYet) {
   const auto catalog = OneMatrix({4, 8}, Split::Balanced(0));
-  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=4,dp=1")), 3 * 32);
+  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=4,dp=1")),
+            3 * 32);
   EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=2,dp=1"), *MapOf(catalog, "tp=2,dp=1")), 0);
-  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=1,dp=1"), *MapOf(catalog, "tp=1,dp=3")), 2 * 128);
+  EXPECT_EQ(BruteForceMovedBytes(*MapOf(catalog, "tp=1,dp=1"), *MapOf(catalog, "tp=1,dp=3")),
+            2 * 128);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// SourceTable: where the turns of the source choice start, for maps that are not products — survivors
-// of a loss, checkpoints on disk — where the closed form alone may meet one holder too often.
+// SourceTable: where the turns of the source choice start, for maps that are not products —
+// survivors of a loss, checkpoints on disk — where the closed form alone may meet one holder too
+// often.
 //
-// Solved once, then sent and hashed with the other inputs of a switch. The classes (holder set, needer
-// set) are taken from the largest to the smallest, each started where the fullest source so far
-// stays least full. Classes that are not in the table start as without it.
+// Solved once, then sent and hashed with the other inputs of a switch. The classes (holder set,
+// needer set) are taken from the largest to the smallest, each started where the fullest source so
+// far stays least full. Classes that are not in the table start as without it.
 #ifndef DYNATRAIN_PLANNER_SOURCE_TABLE_H_
 #define DYNATRAIN_PLANNER_SOURCE_TABLE_H_
 

@@ -169,7 +169,8 @@ void SourceChoice::Send(const Piece& piece, const std::vector<Box>& stripes, Byt
   const int64_t end = feed.slots + count * static_cast<int64_t>(feed.takers.size());
   // Of each h slots from a multiple of h on, exactly one is this rank's.
   for (int64_t block = feed.slots / h; block * h < end; ++block) {
-    const int64_t shift = (feed.self_source + 2 * h - feed.start - DigitSum(block, h, DigitsOf(h) - 1)) % h;
+    const int64_t shift =
+        (feed.self_source + 2 * h - feed.start - DigitSum(block, h, DigitsOf(h) - 1)) % h;
     const int64_t slot = block * h + shift;
     if (slot < feed.slots || slot >= end) continue;
     const int64_t taker = (slot - feed.slots) / count;

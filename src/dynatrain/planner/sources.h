@@ -1,20 +1,20 @@
 // Source choice in closed form: who sends a piece to whom, for all pieces with the same holders H,
 // needers N and derivers D (needers that compute the piece instead, see PlanOptions::derive).
 //
-// A needer in H keeps, one in D computes. The others form feeds: on a node v with holders, these feed
-// the node's needers; all of H feeds the nodes without holders. A feed has sources and takers: a taker
-// is one needer or, with relays, the needers of a node without a source for each.
+// A needer in H keeps, one in D computes. The others form feeds: on a node v with holders, these
+// feed the node's needers; all of H feeds the nodes without holders. A feed has sources and takers:
+// a taker is one needer or, with relays, the needers of a node without a source for each.
 //
-// A piece of b bytes is cut along an axis into S = clamp(b / stripe_bytes, 1, W) stripes, W the larger
-// of the number of sources and the largest taker, at most kMaxStripes. Stripe s of taker t is slot
-// number n + t * S + s of its feed, n the slots of the pieces before it in (tensor, box) order. A slot
-// takes turns among h sources: number (D_h(slot) + start) mod h, where D_h is the sum of the slot's
-// lowest digits in base h: 6 for h = 2, 3 for h = 3 and 4, else 2. So each h slots in a row go to h
-// different sources, and steps of other lengths spread as well: patterns that repeat, as the tensors of
-// layers do, do not meet the same source each time. (All digits would not: their sum leans to one side
-// in steps that base - 1 or base + 1 divides.)
-// Inside a taker of k ranks, stripe number m of the feed enters at number (D_k(m) + start) mod k.
-// `start` is the first needer's number, or what a SourceTable says.
+// A piece of b bytes is cut along an axis into S = clamp(b / stripe_bytes, 1, W) stripes, W the
+// larger of the number of sources and the largest taker, at most kMaxStripes. Stripe s of taker t
+// is slot number n + t * S + s of its feed, n the slots of the pieces before it in (tensor, box)
+// order. A slot takes turns among h sources: number (D_h(slot) + start) mod h, where D_h is the sum
+// of the slot's lowest digits in base h: 6 for h = 2, 3 for h = 3 and 4, else 2. So each h slots in
+// a row go to h different sources, and steps of other lengths spread as well: patterns that repeat,
+// as the tensors of layers do, do not meet the same source each time. (All digits would not: their
+// sum leans to one side in steps that base - 1 or base + 1 divides.) Inside a taker of k ranks,
+// stripe number m of the feed enters at number (D_k(m) + start) mod k. `start` is the first
+// needer's number, or what a SourceTable says.
 #ifndef DYNATRAIN_PLANNER_SOURCES_H_
 #define DYNATRAIN_PLANNER_SOURCES_H_
 
@@ -37,8 +37,8 @@ int DigitsOf(int64_t base);
 // Precondition: value >= 0.
 int64_t DigitSum(int64_t value, int64_t base, int digits);
 
-// `box` cut into at most `stripes` boxes of about equal size along the first axis that is long enough
-// (or else the longest), in order. Precondition: stripes >= 1, box not empty.
+// `box` cut into at most `stripes` boxes of about equal size along the first axis that is long
+// enough (or else the longest), in order. Precondition: stripes >= 1, box not empty.
 std::vector<vps::Box> CutIntoStripes(const vps::Box& box, int64_t stripes);
 
 // The part of one rank in the transfers of one (H, N, D). Pieces are dealt in (tensor, box) order.

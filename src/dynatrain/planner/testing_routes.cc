@@ -30,8 +30,9 @@ using vps::testing::State;
 // The shard of a rank that holds all of a piece; there must be exactly one.
 const Shard* ShardWith(const std::vector<Shard>& shards, const Piece& piece) {
   const Shard* found = nullptr;
-  auto it = std::lower_bound(shards.begin(), shards.end(), piece.tensor,
-                             [](const Shard& s, vps::TensorId tensor) { return s.tensor < tensor; });
+  auto it =
+      std::lower_bound(shards.begin(), shards.end(), piece.tensor,
+                       [](const Shard& s, vps::TensorId tensor) { return s.tensor < tensor; });
   for (; it != shards.end() && it->tensor == piece.tensor; ++it) {
     if (!it->box.Contains(piece.box)) continue;
     EXPECT_EQ(found, nullptr);

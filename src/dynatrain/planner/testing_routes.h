@@ -31,9 +31,9 @@ Routes AllRoutes(const vps::ShardMap& from, const vps::ShardMap& to, const Topol
                  const PlanOptions& options = {});
 ByteCount Received(const Routes& routes);
 
-// The new state that the routes make of `state`: keeps, first hops from old shards, second hops from
-// new shards that a first hop filled, derived elements as `expected` has them. Fails the test where an
-// element is written twice or comes from a rank that has not got it.
+// The new state that the routes make of `state`: keeps, first hops from old shards, second hops
+// from new shards that a first hop filled, derived elements as `expected` has them. Fails the test
+// where an element is written twice or comes from a rank that has not got it.
 vps::testing::State Apply(const vps::ShardMap& from, const vps::testing::State& state,
                           const vps::ShardMap& to, const Routes& routes,
                           const vps::testing::State* expected = nullptr);

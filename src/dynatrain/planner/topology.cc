@@ -150,8 +150,9 @@ Status ReadRates(const Json& json, Topology* topology) {
     return InvalidArgument("nic_bytes_per_s and inter_node_bytes_per_s: one of them is right");
   }
   DT_ASSIGN_OR_RETURN(const double nic, PositiveNumber(json, "nic_bytes_per_s", 1e9));
-  DT_ASSIGN_OR_RETURN(topology->inter_node_bytes_per_s,
-                      PositiveNumber(json, "inter_node_bytes_per_s", nic * topology->nics_per_node));
+  DT_ASSIGN_OR_RETURN(
+      topology->inter_node_bytes_per_s,
+      PositiveNumber(json, "inter_node_bytes_per_s", nic * topology->nics_per_node));
   DT_ASSIGN_OR_RETURN(topology->latency_s, PositiveNumber(json, "latency_s", 10e-6));
   return Status::Ok();
 }

@@ -83,7 +83,8 @@ TEST(Topology, FingerprintCoversEverything) {
   others[6].nodes = 2;
   others[7].node_of = {0};
   EXPECT_EQ(a.Fingerprint(), Topology{}.Fingerprint());
-  for (size_t i = 0; i < others.size(); ++i) EXPECT_NE(a.Fingerprint(), others[i].Fingerprint()) << i;
+  for (size_t i = 0; i < others.size(); ++i)
+    EXPECT_NE(a.Fingerprint(), others[i].Fingerprint()) << i;
 }
 
 }  // namespace

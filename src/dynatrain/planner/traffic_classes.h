@@ -1,5 +1,5 @@
-// TrafficClass: all bytes with the same holders and the same needers — what bounds, roles and source
-// tables are computed from, without looking at single ranks.
+// TrafficClass: all bytes with the same holders and the same needers — what bounds, roles and
+// source tables are computed from, without looking at single ranks.
 #ifndef DYNATRAIN_PLANNER_TRAFFIC_CLASSES_H_
 #define DYNATRAIN_PLANNER_TRAFFIC_CLASSES_H_
 
@@ -18,8 +18,8 @@ struct TrafficClass {
   std::vector<ByteCount> pieces;  // in (tensor, box) order; filled on request
 };
 
-// In the order of (holders, needers). kDataLoss, naming tensor and box, where `to` needs what nobody
-// of `from` holds. Cost: the pieces between the two maps, however many ranks share them.
+// In the order of (holders, needers). kDataLoss, naming tensor and box, where `to` needs what
+// nobody of `from` holds. Cost: the pieces between the two maps, however many ranks share them.
 Result<std::vector<TrafficClass>> ClassesBetween(const vps::ShardMap& from, const vps::ShardMap& to,
                                                  bool with_pieces = false);
 
