@@ -36,7 +36,8 @@ if(DYNATRAIN_MARCH)
   add_compile_options(-march=${DYNATRAIN_MARCH})
 endif()
 if(DYNATRAIN_SANITIZE)
-  add_compile_options(-O1 -fsanitize=${DYNATRAIN_SANITIZE} -fno-sanitize-recover=all
+  # gcc 12 sees uninitialized values in what the sanitizers add.
+  add_compile_options(-O1 -fsanitize=${DYNATRAIN_SANITIZE} -fno-sanitize-recover=all -Wno-maybe-uninitialized
                       -fno-omit-frame-pointer)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
   add_link_options(-fsanitize=${DYNATRAIN_SANITIZE})

@@ -65,7 +65,7 @@ Result<vps::Layout> CheckedLayout(const std::string& flag, const std::string& sp
   Result<vps::Layout> layout = vps::ParseLayout(spec, num_ranks);
   if (!layout.ok()) return layout.status().Within(context);
   DT_RETURN_IF_ERROR(layout->Validate(model.layers, num_ranks).Within(context));
-  DT_RETURN_IF_ERROR(models::CheckLayout(model, *layout).Within(context));
+  DT_RETURN_IF_ERROR(models::CheckGeometry(model, *layout).Within(context));
   return layout;
 }
 

@@ -17,7 +17,9 @@ namespace {
 
 constexpr int kAbortTag = INT32_MAX;  // nobody sends with it
 constexpr transport::Tag kWarmUpTag = 0;
-constexpr Duration kLeaveCheckInterval = std::chrono::milliseconds(200);
+// Once all members are there. Gloo cannot be interrupted while it connects, so a member that leaves just then
+// costs the others this long.
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 constexpr size_t kWarmUpBytes = size_t{1} << 16;
 
 class GlooGroup final : public elastic::Group {
@@ -53,26 +55,15 @@ class GlooGroup final : public elastic::Group {
 
 std::vector<uint8_t> ToBytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-// Waits for the keys in short stretches, between which it looks whether this rank is leaving.
-Status AwaitKeys(GroupStore& store, const std::vector<std::string>& keys, const std::string& what,
-                 const std::atomic<bool>& leaving, const Deadline& deadline) {
-  while (true) {
-    if (leaving) return Aborted("{}: this rank leaves the job", what);
-    const Duration stretch = std::min<Duration>(deadline.left(), kLeaveCheckInterval);
-    const Status came = Fence(what, [&] { store.wait(keys, ToMillis(stretch)); });
-    if (came.code() != StatusCode::kDeadlineExceeded || deadline.passed()) return came;
-  }
-}
-
 // Announces this rank and waits for the other members.
 Status Gather(GroupStore& store, RankId rank, const std::vector<RankId>& ranks,
-              const std::string& what, const std::atomic<bool>& leaving, const Deadline& deadline) {
+              const std::string& what, const Deadline& deadline) {
   const std::string members = fmt::format("{}", fmt::join(ranks, ","));
   auto key = [](RankId member) { return fmt::format("here/{}", member); };
   std::vector<std::string> keys;
   for (const RankId member : ranks) keys.push_back(key(member));
   DT_RETURN_IF_ERROR(Fence(what, [&] { store.set(key(rank), ToBytes(members)); }));
-  const Status came = AwaitKeys(store, keys, what, leaving, deadline);
+  const Status came = Fence(what, [&] { store.wait(keys, ToMillis(deadline.left())); });
   if (came.code() == StatusCode::kDeadlineExceeded) {
     std::vector<RankId> missing;
     DT_RETURN_IF_ERROR(Fence(what, [&] {
@@ -173,13 +164,14 @@ Result<c10::intrusive_ptr<c10d::Backend>> GlooGroupFactory::Build(const std::str
                            fmt::join(ranks, ","));
   }
   const Deadline deadline(timeout);
-  auto store = c10::make_intrusive<GroupStore>(prefix, store_, ToMillis(timeout));
+  auto store = c10::make_intrusive<GroupStore>(prefix, store_, ToMillis(timeout), leaving_);
   c10::intrusive_ptr<c10d::Backend> backend;
   auto build = [&]() -> Status {
-    DT_RETURN_IF_ERROR(Gather(*store, rank_, ranks, what, leaving_, deadline));
+    DT_RETURN_IF_ERROR(Gather(*store, rank_, ranks, what, deadline));
     DT_RETURN_IF_ERROR(Fence(fmt::format("{} of ranks {}", what, fmt::join(ranks, ",")), [&] {
-      backend = MakeGlooBackend(store, static_cast<int>(self - ranks.begin()),
-                                static_cast<int>(ranks.size()), ToMillis(deadline.left()), device_);
+      backend = MakeGlooBackend(
+          store, static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()),
+          ToMillis(std::min<Duration>(deadline.left(), kConnectTimeout)), device_);
     }));
     DT_RETURN_IF_ERROR(Barrier(*backend, what, deadline));
     return Fence(what, [&] { backend->setTimeout(ToMillis(options_.operation_timeout)); });

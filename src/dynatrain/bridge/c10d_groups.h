@@ -62,7 +62,7 @@ class GlooGroupFactory final : public elastic::GroupFactory {
                                                               const std::vector<RankId>& peers,
                                                               Duration timeout) override;
 
-  void Leave() override { leaving_ = true; }
+  void Leave() override { *leaving_ = true; }
 
   // Returns when the groups let go of so far are destroyed.
   void Drain() { reaper_->Drain(); }
@@ -82,7 +82,7 @@ class GlooGroupFactory final : public elastic::GroupFactory {
   const GlooOptions options_;
   const GlooDevice device_;
   const std::shared_ptr<WorkerThread> reaper_;
-  std::atomic<bool> leaving_ = false;
+  const std::shared_ptr<std::atomic<bool>> leaving_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<c10::intrusive_ptr<GroupStore>> written_;  // stores with keys still to be deleted
 };
 

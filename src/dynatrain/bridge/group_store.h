@@ -2,7 +2,9 @@
 #ifndef DYNATRAIN_BRIDGE_GROUP_STORE_H_
 #define DYNATRAIN_BRIDGE_GROUP_STORE_H_
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,11 +15,13 @@
 namespace dynatrain::bridge {
 
 // `store` under "prefix/", with its own timeout, remembering which keys were written through it.
-// Not thread-safe beyond what `store` is; throws what it throws.
+// Once `leaving` is set, waits throw soon, also those of Gloo while it connects. Not thread-safe
+// beyond what `store` is; throws what it throws.
 class GroupStore final : public c10d::Store {
  public:
   GroupStore(std::string prefix, c10::intrusive_ptr<c10d::Store> store,
-             std::chrono::milliseconds timeout);
+             std::chrono::milliseconds timeout,
+             std::shared_ptr<const std::atomic<bool>> leaving = nullptr);
 
   // Deletes every key written through this object.
   void DeleteWritten();
@@ -43,7 +47,8 @@ class GroupStore final : public c10d::Store {
 
   const std::string prefix_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  std::set<std::string> written_;  // full names
+  const std::shared_ptr<const std::atomic<bool>> leaving_;  // may be null
+  std::set<std::string> written_;                           // full names
 };
 
 }  // namespace dynatrain::bridge

@@ -4,8 +4,8 @@
 //
 //   while (step < steps) {
 //     if (!agent.current().active()) { agent.WaitWhileIdle(); ...activate or end... }
-//     sum = train_step(ready = agent.ready());              // one integer in the step's own
-//     reduction agent.AtStepBoundary(step, sum == number of active ranks);
+//     sum = train_step(ready = agent.ready());  // one integer in the step's own reduction
+//     agent.AtStepBoundary(step, sum == number of active ranks);
 //   }
 #ifndef DYNATRAIN_ELASTIC_AGENT_H_
 #define DYNATRAIN_ELASTIC_AGENT_H_

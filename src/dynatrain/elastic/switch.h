@@ -1,23 +1,23 @@
 // The switch: how all ranks of a job go from one layout to another, or all stay.
 //
 //   Stable ──request──▶ Preparing ──all prepared──▶ Prepared ──agreed at a step──▶ Moving
-//   ──decision──▶ Committed
-//                           │                           │ └────decision──▶ RolledBack └──────────
-//                           decision: abort ┴──────────────────────────────────────────▶ RolledBack
+//   Moving ──decision: commit──▶ Committed
+//   Preparing, Prepared or Moving ──decision: abort──▶ RolledBack
 //
 // Participants: the ranks of the old and of the new layout. Everything they agree on is a key in
 // the store, under "switch/<id>/"; ids count from 1 and are taken in order, one switch at a time:
-//   request           what is asked for (SwitchRequest); written once by the launcher or the
-//   scheduling rank planned/<rank>    vote of a background thread that could plan and has the
-//   memory: fingerprint of all inputs and message
-//                     balance, or an error. Read by all before any group is built, so that a local
-//                     failure costs no deadline
-//   prepared/<rank>   vote of a background thread: groups, transport and host stand, or an error
-//   move_before       the step before which state moves; for the ranks that do not train now
-//   job_state         step, data position, ... written by the lowest old rank; a newcomer is never
-//   the source verified/<rank>   vote after moving and checking, with this rank's digest
-//   contributions, or an error decision          "commit" or "abort: why"; first writer wins
-//   report/<rank>     what the switch cost here; the last thing a participant writes
+//
+//   request          what is asked for (SwitchRequest); written once, by launcher or scheduling rank
+//   planned/<rank>   vote of a background thread that could plan and has the memory: fingerprint of
+//                    all inputs and message balance, or an error. Read by all before any group is
+//                    built, so that a local failure costs no deadline
+//   prepared/<rank>  vote of a background thread: groups, transport and host stand, or an error
+//   move_before      the step before which state moves; for the ranks that do not train now
+//   job_state        step, data position, ... of the lowest old rank; a newcomer is never the source
+//   verified/<rank>  vote after moving and checking: this rank's digest contributions, or an error
+//   decision         "commit" or "abort: why"; first writer wins
+//   report/<rank>    what the switch cost here; the last thing a participant writes
+//
 // request and decision stay; the rest is deleted once all reports are in.
 //
 // Rules. commit is written only by the coordinator (lowest old rank), only after all verified votes
