@@ -558,7 +558,9 @@ TEST(Cases, C16MastersKeepEveryBit) {
   p.kinds = vps::Bf16AdamKinds();
   ASSERT_TRUE(catalog->Add(p).ok());
   const auto value = [&](const vps::testing::Element& e) -> uint64_t {
-    const auto master = 1.0F + static_cast<float>(e.index) * 0x1p-20F;
+    // No bf16 number, and of other exponents than its neighbours', so that their bf16 copies differ.
+    const float fraction = 1.0F + static_cast<float>(e.index + 1) * 0x1p-20F;
+    const float master = std::ldexp(fraction, static_cast<int>(e.index % 7));
     const auto bits = std::bit_cast<uint32_t>(master);
     return catalog->tensor(e.tensor).dtype == vps::DType::kBF16 ? (bits + 0x8000U) >> 16 : bits;
   };

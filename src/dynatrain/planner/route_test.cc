@@ -150,7 +150,7 @@ class CountingMap final : public ShardMap {
 };
 
 TEST(PlanRoute, VisitsNoOtherRanksPieces) {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
     const auto catalog = vps::testing::RandomCatalog(&random, 0);
