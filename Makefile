@@ -1,7 +1,9 @@
 # The two commands to know are `make demo` and `make test`; each works in a clean clone.
-# JOBS bounds parallel compilation, TEST_JOBS parallel tests.
-JOBS ?= $(shell nproc)
-TEST_JOBS ?= $(shell nproc)
+# JOBS bounds parallel compilation, TEST_JOBS parallel tests; nproc heeds OMP_NUM_THREADS, which
+# is not meant for them.
+CORES := $(shell env -u OMP_NUM_THREADS nproc)
+JOBS ?= $(CORES)
+TEST_JOBS ?= $(CORES)
 PYTHON = .venv/bin/python
 DYNATRAIN = build/dev/bin/dynatrain
 
