@@ -22,19 +22,25 @@ constexpr int32_t kMostRanks = 1 << 20;
 
 // A800: NVLink 400 GB/s in both directions together (NVIDIA A800 datasheet), so 200 each way; four
 // NICs of 200 Gbit/s per node. H100: NVLink 900 GB/s in both directions together and eight
-// ConnectX-7 NICs of 400 Gbit/s per node (NVIDIA DGX H100 datasheet). Latencies are assumptions.
+// ConnectX-7 NICs of 400 Gbit/s per node (NVIDIA DGX H100 datasheet). Their memories' 2.04 and 3.35
+// TB/s are read and written by a copy, only read by a hash: half and all of them at best. Latencies
+// and costs per message are assumptions.
 std::vector<Topology> Presets() {
   return {{.name = "a800x16",
            .ranks_per_node = 8,
            .intra_node_bytes_per_s = 200e9,
            .inter_node_bytes_per_s = 100e9,
            .nics_per_node = 4,
+           .copy_bytes_per_s = 1.0e12,
+           .check_bytes_per_s = 2.0e12,
            .nodes = 16},
           {.name = "h100x16",
            .ranks_per_node = 8,
            .intra_node_bytes_per_s = 450e9,
            .inter_node_bytes_per_s = 400e9,
            .nics_per_node = 8,
+           .copy_bytes_per_s = 1.6e12,
+           .check_bytes_per_s = 3.3e12,
            .nodes = 16},
           {}};
 }
@@ -153,7 +159,15 @@ Status ReadRates(const Json& json, Topology* topology) {
   DT_ASSIGN_OR_RETURN(
       topology->inter_node_bytes_per_s,
       PositiveNumber(json, "inter_node_bytes_per_s", nic * topology->nics_per_node));
-  DT_ASSIGN_OR_RETURN(topology->latency_s, PositiveNumber(json, "latency_s", 10e-6));
+  const Topology standard;
+  const std::pair<const char*, double Topology::*> others[] = {
+      {"latency_s", &Topology::latency_s},
+      {"message_s", &Topology::message_s},
+      {"copy_bytes_per_s", &Topology::copy_bytes_per_s},
+      {"check_bytes_per_s", &Topology::check_bytes_per_s}};
+  for (const auto& [key, member] : others) {
+    DT_ASSIGN_OR_RETURN(topology->*member, PositiveNumber(json, key, standard.*member));
+  }
   return Status::Ok();
 }
 
@@ -184,6 +198,12 @@ Status Topology::Validate() const {
         "above 0",
         name, intra_node_bytes_per_s, inter_node_bytes_per_s, latency_s);
   }
+  if (!(message_s > 0) || !(copy_bytes_per_s > 0) || !(check_bytes_per_s > 0)) {
+    return InvalidArgument(
+        "topology {}: {} s per message, copies at {} bytes/s, hashes at {} bytes/s; all must be "
+        "above 0",
+        name, message_s, copy_bytes_per_s, check_bytes_per_s);
+  }
   if (node_of.empty()) return Status::Ok();
   std::set<int32_t> used(node_of.begin(), node_of.end());
   if (*used.begin() != 0 || *used.rbegin() != nodes - 1 ||
@@ -202,6 +222,9 @@ uint64_t Topology::Fingerprint() const {
       .Add(std::bit_cast<uint64_t>(inter_node_bytes_per_s))
       .Add(nics_per_node)
       .Add(std::bit_cast<uint64_t>(latency_s))
+      .Add(std::bit_cast<uint64_t>(message_s))
+      .Add(std::bit_cast<uint64_t>(copy_bytes_per_s))
+      .Add(std::bit_cast<uint64_t>(check_bytes_per_s))
       .Add(nodes)
       .Add(node_of.size());
   for (const int32_t node : node_of) hasher.Add(node);
@@ -211,9 +234,17 @@ uint64_t Topology::Fingerprint() const {
 Result<Topology> ParseTopology(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidArgument("a topology is a JSON object");
-  const std::set<std::string> known = {
-      "name",          "nodes",           "ranks_per_node", "intra_node_bytes_per_s",
-      "nics_per_node", "nic_bytes_per_s", "latency_s",      "inter_node_bytes_per_s"};
+  const std::set<std::string> known = {"name",
+                                       "nodes",
+                                       "ranks_per_node",
+                                       "intra_node_bytes_per_s",
+                                       "nics_per_node",
+                                       "nic_bytes_per_s",
+                                       "latency_s",
+                                       "inter_node_bytes_per_s",
+                                       "message_s",
+                                       "copy_bytes_per_s",
+                                       "check_bytes_per_s"};
   for (const auto& [key, value] : json.items()) {
     if (!known.contains(key)) {
       return InvalidArgument("{}: unknown key; {} are known", key, fmt::join(known, ", "));

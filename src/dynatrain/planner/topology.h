@@ -7,7 +7,8 @@
 // must be on exactly one node. Rates are bytes per second and direction.
 //
 //   {"name": "lab", "nodes": 2, "ranks_per_node": 8, "intra_node_bytes_per_s": 2e11,
-//    "nics_per_node": 4, "nic_bytes_per_s": 25e9, "latency_s": 1e-5}
+//    "nics_per_node": 4, "nic_bytes_per_s": 25e9, "latency_s": 1e-5, "message_s": 5e-6,
+//    "copy_bytes_per_s": 1e12, "check_bytes_per_s": 2e12}
 //   {"name": "lab", "nodes": ["0-7", "8-11", "12+13"], ...}
 #ifndef DYNATRAIN_PLANNER_TOPOLOGY_H_
 #define DYNATRAIN_PLANNER_TOPOLOGY_H_
@@ -30,6 +31,11 @@ struct Topology {
   double inter_node_bytes_per_s = 1e9;  // into or out of one node, over all its NICs together
   int32_t nics_per_node = 1;
   double latency_s = 10e-6;  // of one message
+  // What a rank itself does, for the simulation: posting a message, copying (packing, unpacking)
+  // and hashing state.
+  double message_s = 5e-6;
+  double copy_bytes_per_s = 8e9;
+  double check_bytes_per_s = 16e9;
   // Number of nodes; 0: as many equal ones as there are ranks for.
   int32_t nodes = 0;
   // The node of each rank; empty: equal nodes, rank r on node r / ranks_per_node.
