@@ -206,6 +206,8 @@ def compare_switch(root, switch):
 
 
 def switches_in(root):
+    if not Path(root).is_dir():
+        raise StateError(f"{root} is no directory; right is what was given to dynatrain train --dump-state")
     return sorted(int(m[1]) for p in Path(root).iterdir() if (m := re.fullmatch(r"switch-(\d+)-after", p.name)))
 
 
@@ -269,21 +271,21 @@ def make_replica_stale(dump, rng):
 
 
 def self_test(root, seed):
-    """Each fault, in a copy of one dump, must be found; says how."""
+    """Each fault, in a copy of one dump, must be found. {what was done: whether it was found}."""
     rng = np.random.default_rng(seed)
     print(f"self-test with seed {seed}")
     # The after-state with the most replicas: every fault has something to break there.
     switch = max(switches_in(root), key=lambda s: Dump(Path(root) / f"switch-{s}-after").replica_elems)
-    missed = 0
+    found = {}
     for fault in (flip_one_element, swap_two_layers, make_replica_stale):
         with tempfile.TemporaryDirectory(dir=Path(root).parent) as copy:
             for when in ("before", "after"):
                 shutil.copytree(Path(root) / f"switch-{switch}-{when}", Path(copy) / f"switch-{switch}-{when}")
             what = fault(Dump(Path(copy) / f"switch-{switch}-after"), rng)
             problems = compare_switch(copy, switch).problems
-        missed += not problems
+        found[what] = bool(problems)
         print(f"  {fault.__name__}: {what}\n    " + (f"found: {problems[0]}" if problems else "NOT FOUND"))
-    return missed
+    return found
 
 
 def main():
@@ -293,11 +295,17 @@ def main():
     parser.add_argument("--self-test", action="store_true", help="break copies of a dump: each must be found")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    switches = [args.switch] if args.switch is not None else switches_in(args.dump)
-    if not switches:
-        sys.exit(f"compare_state: no switch-<id>-before and -after in {args.dump}")
-    if args.self_test:
-        sys.exit(1 if self_test(args.dump, args.seed) else 0)
+    try:
+        switches = switches_in(args.dump)
+        if args.switch is not None:
+            switches = [switch for switch in switches if switch == args.switch]
+        if not switches:
+            wanted = "<id>" if args.switch is None else args.switch
+            sys.exit(f"compare_state: no switch-{wanted}-before and -after in {args.dump}")
+        if args.self_test:
+            sys.exit(0 if all(self_test(args.dump, args.seed).values()) else 1)
+    except (StateError, OSError, KeyError, ValueError) as error:
+        sys.exit(f"compare_state: {error}")
     failed = False
     for switch in switches:
         try:

@@ -35,7 +35,7 @@ CHANGES = [
     ("DP only, grow to 4 ranks", "dp=4,zero=1"),
     ("TP, PP and DP at once, other buffer order", "tp=4,pp=2,dp=1,zero=1,zero_order=reverse-contiguous-endx:256"),
     ("world of 3, uneven stages, named ranks", "pp=3,dp=1,split=2+4+1,ranks=1+4+6"),
-    ("asked for from outside; grow to 8, ZeRO on", "tp=2,dp=4,zero=1"),
+    ("TP and DP, grow to 8 ranks, ZeRO on", "tp=2,dp=4,zero=1"),
     ("DP and ZeRO, shrink to other ranks", "tp=2,dp=2,ranks=4-7"),
 ]
 
@@ -230,6 +230,12 @@ def preparation_cost(job, switch):
     usual = [seconds[s] for s in range(max(1, switch["requested_step"] - 4), switch["requested_step"] + 1)]
     during = [seconds[s] for s in range(switch["requested_step"] + 1, switch["step"] + 1)]
     return sum(during) - len(during) * statistics.median(usual)
+
+
+def asked_from_outside(job):
+    """Ids of the switches that the command line did not ask for: somebody did while the job ran."""
+    scheduled = {event["id"] for event in job.of("requested")}
+    return {switch["id"] for switch in job.of("switch")} - scheduled
 
 
 def minimum_of(switch, parameters):

@@ -9,9 +9,11 @@ import contextlib
 import io
 import json
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -123,8 +125,25 @@ class Comparison(unittest.TestCase):
     def test_planted_faults_are_found(self):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            missed = compare_state.self_test(self.root, self.seed)
-        self.assertEqual(missed, 0, said.getvalue())
+            found = compare_state.self_test(self.root, self.seed)
+        self.assertEqual(list(found.values()), [True] * 3, said.getvalue())
+
+    def test_a_fault_that_is_not_found_is_told(self):
+        with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.object(
+                compare_state, "flip_one_element", lambda dump, rng: "nothing done"):
+            found = compare_state.self_test(self.root, self.seed)
+        self.assertFalse(found["nothing done"])
+        self.assertEqual(list(found.values()).count(True), 2)
+
+    def test_a_dump_that_is_not_there_is_one_clear_message(self):
+        script = Path(compare_state.__file__)
+        for arguments, expected in ([["/nope"], "/nope is no directory"], [["/nope", "--self-test"], "/nope is no directory"],
+                                    [[str(self.root), "--switch", "99"], "switch-99-before"],
+                                    [[str(self.root.parent)], "no switch-<id>-before"]):
+            done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(expected, done.stderr)
 
     def test_padding_that_is_not_zero_is_found(self):
         switch = UNUSUAL_LAYOUTS.index("dp=4,zero=1,zero_order=forward-contiguous-start:64-end:128")
