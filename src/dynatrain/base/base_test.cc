@@ -5,6 +5,7 @@
 #include "dynatrain/base/hash.h"
 #include "dynatrain/base/random.h"
 #include "dynatrain/base/status.h"
+#include "dynatrain/base/text.h"
 
 namespace dynatrain {
 namespace {
@@ -51,6 +52,13 @@ TEST(Random, RepeatsBySeedAndCoversItsRange) {
     seen.insert(x);
   }
   EXPECT_EQ(seen, (std::set<int64_t>{-2, -1, 0, 1, 2}));
+}
+
+TEST(ShortenedTest, KeepsBothEndsOfALongText) {
+  EXPECT_EQ(Shortened("tp=2,dp=2"), "tp=2,dp=2");
+  EXPECT_EQ(Shortened("0123456789", 10), "0123456789");
+  EXPECT_EQ(Shortened("0123456789A", 10), "0123...89A");
+  EXPECT_EQ(Shortened(std::string(5000, 'x')).size(), 100u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "dynatrain/base/text.h"
 #include "dynatrain/vps/layout.h"
 
 namespace dynatrain::vps {
@@ -33,7 +34,8 @@ std::optional<T> ParseInteger(std::string_view text) {
 Result<int32_t> ParseDegree(std::string_view key, std::string_view value) {
   const std::optional<int32_t> degree = ParseInteger<int32_t>(value);
   if (!degree || *degree < 1) {
-    return InvalidArgument("{}={}: a degree is a whole number of at least 1", key, value);
+    return InvalidArgument("{}={}: a degree is a whole number of at least 1", key,
+                           Shortened(value));
   }
   return *degree;
 }
@@ -49,11 +51,11 @@ Result<std::vector<RankId>> ParseRanks(std::string_view value) {
         dash == std::string_view::npos ? first : ParseInteger<RankId>(part.substr(dash + 1));
     if (!first || !last || *last < *first) {
       return InvalidArgument(
-          "ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6", value,
-          part);
+          "ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6",
+          Shortened(value), Shortened(part));
     }
     if (static_cast<size_t>(*last - *first) >= kMaxRanks - ranks.size()) {
-      return InvalidArgument("ranks={}: more than {} ranks", value, kMaxRanks);
+      return InvalidArgument("ranks={}: more than {} ranks", Shortened(value), kMaxRanks);
     }
     for (int64_t rank = *first; rank <= *last; ++rank) ranks.push_back(static_cast<RankId>(rank));
   }
@@ -66,8 +68,8 @@ Result<std::vector<int32_t>> ParseSplit(std::string_view value) {
     const std::optional<int32_t> layers = ParseInteger<int32_t>(part);
     if (!layers) {
       return InvalidArgument(
-          "split={}: '{}' is no number of layers; right is one per stage, as in split=4+3", value,
-          part);
+          "split={}: '{}' is no number of layers; right is one per stage, as in split=4+3",
+          Shortened(value), Shortened(part));
     }
     split.push_back(*layers);
   }
@@ -108,7 +110,7 @@ Status ParseBufferPart(std::string_view part, size_t index, BufferRule* rule) {
   } else if (index >= 2 && positive && name == "endx") {
     rule->end_alignment_per_dp = *number;
   } else {
-    return InvalidArgument("'{}' does not fit; right is {}", part, kBufferRuleForm);
+    return InvalidArgument("'{}' does not fit; right is {}", Shortened(part), kBufferRuleForm);
   }
   return Status::Ok();
 }
@@ -121,17 +123,17 @@ Result<BufferRule> ParseBufferRule(std::string_view value) {
     if (value == "megatron") return rule;
     const auto elems = ParseInteger<int64_t>(value.substr(value.find(':') + 1));
     if (!elems || *elems < 1) {
-      return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
+      return InvalidArgument("zero_order={}: right is {}", Shortened(value), kBufferRuleForm);
     }
     rule.bucket_elems = *elems;
     return rule;
   }
   const std::vector<std::string_view> parts = SplitText(value, '-');
   if (parts.size() < 2)
-    return InvalidArgument("zero_order={}: right is {}", value, kBufferRuleForm);
+    return InvalidArgument("zero_order={}: right is {}", Shortened(value), kBufferRuleForm);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (Status status = ParseBufferPart(parts[i], i, &rule); !status.ok()) {
-      return status.Within(fmt::format("zero_order={}", value));
+      return status.Within(fmt::format("zero_order={}", Shortened(value)));
     }
   }
   return rule;
@@ -183,7 +185,8 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
     DT_ASSIGN_OR_RETURN(*degree, ParseDegree(key, value));
   } else if (key == "zero") {
     const std::optional<int32_t> zero = ParseInteger<int32_t>(value);
-    if (!zero || *zero > 3) return InvalidArgument("zero={}: right is 0, 1, 2 or 3", value);
+    if (!zero || *zero > 3)
+      return InvalidArgument("zero={}: right is 0, 1, 2 or 3", Shortened(value));
     layout->zero = *zero;
   } else if (key == "zero_order") {
     DT_ASSIGN_OR_RETURN(layout->buffer, ParseBufferRule(value));
@@ -199,7 +202,7 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
     return InvalidArgument(
         "unknown key '{}'; known are tp, pp, dp, zero, zero_order, split, ranks, order, cp, ep, "
         "etp, vpp, eorder",
-        key);
+        Shortened(key));
   }
   return Status::Ok();
 }
@@ -240,11 +243,13 @@ Result<Layout> ParseLayout(std::string_view spec, std::optional<int32_t> num_ran
   for (const std::string_view item : SplitText(spec, ',')) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
-      return InvalidArgument("'{}' in layout '{}' is not KEY=VALUE; right is tp=2,pp=2,dp=2", item,
-                             spec);
+      return InvalidArgument("'{}' in layout '{}' is not KEY=VALUE; right is tp=2,pp=2,dp=2",
+                             Shortened(item), Shortened(spec));
     }
     const std::string_view key = item.substr(0, equals);
-    if (!seen.insert(key).second) return InvalidArgument("layout '{}' has {} twice", spec, key);
+    if (!seen.insert(key).second) {
+      return InvalidArgument("layout '{}' has {} twice", Shortened(spec), Shortened(key));
+    }
     DT_RETURN_IF_ERROR(ParseKey(key, item.substr(equals + 1), &layout));
   }
   if (!seen.contains("dp")) {
