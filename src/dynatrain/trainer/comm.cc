@@ -1,6 +1,12 @@
 #include "dynatrain/trainer/comm.h"
 
+#include <stdexcept>
+
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "dynatrain/bridge/fence.h"
 
 namespace dynatrain::trainer {
 namespace {
@@ -10,19 +16,39 @@ namespace {
 // less than half the processor time.
 constexpr int64_t kDirectBytes = 256 * 1024;
 
+// Inside a catch block: throws what was caught on, with operation and group in front.
+[[noreturn]] void ThrowNamed(const std::string& what, const elastic::GroupSpec& group) {
+  const Status status = bridge::StatusOfException(
+      fmt::format("{} in group {} of ranks {}", what, group.name, fmt::join(group.ranks, ",")));
+  throw std::runtime_error(status.message());
+}
+
 }  // namespace
 
 void Pending::Wait() {
-  if (work_) work_->wait();
+  try {
+    if (work_) work_->wait();
+  } catch (...) {
+    ThrowNamed(what_, *group_);
+  }
   work_.reset();
   keep_.reset();
+}
+
+template <class Start>
+Pending Comm::Begin(std::string what, const at::Tensor& keep, Start start) const {
+  try {
+    return {start(), keep, what, group_};
+  } catch (...) {
+    ThrowNamed(what, *group_);
+  }
 }
 
 void Comm::AllReduceSum(const at::Tensor& tensor) const {
   if (size_ == 1) return;
   if (static_cast<int64_t>(tensor.nbytes()) <= kDirectBytes) return DirectSum(tensor);
   std::vector<at::Tensor> tensors{tensor};
-  backend_->allreduce(tensors)->wait();
+  Begin("sum", tensor, [&] { return backend_->allreduce(tensors); }).Wait();
 }
 
 void Comm::DirectSum(const at::Tensor& tensor) const {
@@ -49,7 +75,7 @@ Pending Comm::AllGatherInto(const at::Tensor& out, const at::Tensor& in) const {
     return {};
   }
   at::Tensor to = out, from = in;
-  return {backend_->_allgather_base(to, from), in};
+  return Begin("all-gather", in, [&] { return backend_->_allgather_base(to, from); });
 }
 
 Pending Comm::AllToAll(const at::Tensor& out, const at::Tensor& in) const {
@@ -59,17 +85,19 @@ Pending Comm::AllToAll(const at::Tensor& out, const at::Tensor& in) const {
   }
   at::Tensor to = out, from = in;
   std::vector<int64_t> even;
-  return {backend_->alltoall_base(to, from, even, even), in};
+  return Begin("all-to-all", in, [&] { return backend_->alltoall_base(to, from, even, even); });
 }
 
 Pending Comm::Send(const at::Tensor& tensor, int to, int tag) const {
   std::vector<at::Tensor> tensors{tensor};
-  return {backend_->send(tensors, to, tag), tensor};
+  return Begin(fmt::format("send to rank {}", group_->ranks[static_cast<size_t>(to)]), tensor,
+               [&] { return backend_->send(tensors, to, tag); });
 }
 
 Pending Comm::Receive(const at::Tensor& tensor, int from, int tag) const {
   std::vector<at::Tensor> tensors{tensor};
-  return {backend_->recv(tensors, from, tag), tensor};
+  return Begin(fmt::format("receive from rank {}", group_->ranks[static_cast<size_t>(from)]),
+               tensor, [&] { return backend_->recv(tensors, from, tag); });
 }
 
 }  // namespace dynatrain::trainer

@@ -1,7 +1,8 @@
 // Comm: one communicator as the trainer uses it: a c10d group, or a rank that is alone.
 //
 // Every member of a group issues the same operations in the same order. Waits end at the group's
-// own deadline. Everything throws what c10d throws; Trainer turns that into a Status.
+// own deadline. What c10d throws is thrown on with the operation, the group and its ranks in front;
+// Trainer turns that into a Status.
 #ifndef DYNATRAIN_TRAINER_COMM_H_
 #define DYNATRAIN_TRAINER_COMM_H_
 
@@ -9,27 +10,40 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "dynatrain/elastic/groups.h"
+
 namespace dynatrain::trainer {
 
 // An operation under way. The tensors it works on stay alive with it; dropping it does not wait.
 class Pending {
  public:
   Pending() = default;  // done
-  Pending(c10::intrusive_ptr<c10d::Work> work, at::Tensor keep)
-      : work_(std::move(work)), keep_(std::move(keep)) {}
+  // `what` and `group` are for the text of an error: "receive from rank 3".
+  Pending(c10::intrusive_ptr<c10d::Work> work, at::Tensor keep, std::string what,
+          std::shared_ptr<const elastic::GroupSpec> group)
+      : work_(std::move(work)),
+        keep_(std::move(keep)),
+        what_(std::move(what)),
+        group_(std::move(group)) {}
   void Wait();
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
   at::Tensor keep_;
+  std::string what_;
+  std::shared_ptr<const elastic::GroupSpec> group_;
 };
 
 // Copies share the group. All tensors are dense and contiguous.
 class Comm {
  public:
   Comm() = default;  // alone: position 0 of 1, collectives copy or do nothing
-  Comm(c10::intrusive_ptr<c10d::Backend> backend, int position, int size)
-      : backend_(std::move(backend)), position_(position), size_(size) {}
+  // `position`: of this rank in group.ranks.
+  Comm(c10::intrusive_ptr<c10d::Backend> backend, const elastic::GroupSpec& group, int position)
+      : backend_(std::move(backend)),
+        group_(std::make_shared<elastic::GroupSpec>(group)),
+        position_(position),
+        size_(static_cast<int>(group.ranks.size())) {}
 
   int position() const { return position_; }
   int size() const { return size_; }
@@ -51,8 +65,12 @@ class Comm {
  private:
   // In one round, added in the order of positions.
   void DirectSum(const at::Tensor& tensor) const;
+  // Starts an operation and gives its errors the group's name.
+  template <class Start>
+  Pending Begin(std::string what, const at::Tensor& keep, Start start) const;
 
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<const elastic::GroupSpec> group_;
   int position_ = 0;
   int size_ = 1;
 };

@@ -1,7 +1,6 @@
 #include "dynatrain/trainer/data.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,32 +14,7 @@
 namespace dynatrain::trainer {
 namespace {
 
-struct Mapping {
-  const unsigned char* bytes = nullptr;
-  int64_t size = 0;
-};
-
-Result<Mapping> MapFile(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return NotFound("data file {}: {}", path, std::strerror(errno));
-  struct stat info{};
-  Result<Mapping> mapping = Mapping{};
-  if (::fstat(fd, &info) != 0) {
-    mapping = Unavailable("data file {}: {}", path, std::strerror(errno));
-  } else if (!S_ISREG(info.st_mode)) {
-    mapping = InvalidArgument("data file {} is no regular file; any text file would do", path);
-  } else if (info.st_size > 0) {
-    void* bytes = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes == MAP_FAILED) {
-      mapping = Unavailable("data file {}: cannot map its {} bytes: {}", path, info.st_size,
-                            std::strerror(errno));
-    } else {
-      mapping = Mapping{static_cast<const unsigned char*>(bytes), info.st_size};
-    }
-  }
-  ::close(fd);
-  return mapping;
-}
+constexpr int64_t kScanBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -63,34 +37,73 @@ int64_t Permute(int64_t value, int64_t n, uint64_t key) {
 
 Result<std::shared_ptr<const TextData>> TextData::Open(const std::string& path, int64_t seq,
                                                        int64_t global_batch, int64_t vocab) {
-  DT_ASSIGN_OR_RETURN(const Mapping mapping, MapFile(path));
-  std::shared_ptr<const TextData> data(new TextData(mapping.bytes, mapping.size, seq));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return NotFound("data file {}: {}", path, std::strerror(errno));
+  const std::shared_ptr<TextData> data(new TextData(path, fd, seq));
+  DT_RETURN_IF_ERROR(data->ReadSize());
   if (data->num_samples() < global_batch) {
     return InvalidArgument(
         "data file {} has {} bytes; a global batch of {} samples of {} bytes needs at least {}",
-        path, mapping.size, global_batch, seq, global_batch * seq + 1);
+        path, data->size_, global_batch, seq, global_batch * seq + 1);
   }
-  if (vocab < 256) {
-    const unsigned char* end = mapping.bytes + mapping.size;
-    const unsigned char* bad =
-        std::find_if(mapping.bytes, end, [vocab](unsigned char byte) { return byte >= vocab; });
-    if (bad != end) {
+  if (vocab < 256) DT_RETURN_IF_ERROR(data->CheckVocabulary(vocab));
+  return std::shared_ptr<const TextData>(data);
+}
+
+TextData::~TextData() { ::close(fd_); }
+
+Status TextData::ReadSize() {
+  struct stat info{};
+  if (::fstat(fd_, &info) != 0) {
+    return Unavailable("data file {}: {}", path_, std::strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return InvalidArgument("data file {} is no regular file; any text file would do", path_);
+  }
+  size_ = info.st_size;
+  num_samples_ = size_ > 0 ? (size_ - 1) / seq_ : 0;
+  return {};
+}
+
+Status TextData::CheckVocabulary(int64_t vocab) const {
+  std::vector<unsigned char> chunk(static_cast<size_t>(std::min(size_, kScanBytes)));
+  for (int64_t at = 0; at < size_; at += kScanBytes) {
+    const int64_t count = std::min(kScanBytes, size_ - at);
+    DT_RETURN_IF_ERROR(ReadAt(at, chunk.data(), count));
+    for (int64_t i = 0; i < count; ++i) {
+      const unsigned char byte = chunk[static_cast<size_t>(i)];
+      if (byte < vocab) continue;
       return InvalidArgument(
           "data file {}: byte {} at offset {} is outside the model's vocabulary of {}; 256 fits "
           "any file",
-          path, *bad, bad - mapping.bytes, vocab);
+          path_, byte, at + i, vocab);
     }
   }
-  return data;
+  return {};
 }
 
-TextData::~TextData() {
-  if (bytes_ != nullptr) ::munmap(const_cast<unsigned char*>(bytes_), static_cast<size_t>(size_));
+Status TextData::ReadAt(int64_t offset, unsigned char* bytes, int64_t count) const {
+  for (int64_t done = 0; done < count;) {
+    const ssize_t got = ::pread(fd_, bytes + done, static_cast<size_t>(count - done),
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Unavailable("data file {}: {}", path_, std::strerror(errno));
+    if (got == 0) {
+      return DataLoss(
+          "data file {} was cut short while training runs: it had {} bytes and now ends before "
+          "byte {}; restore it and go on from a checkpoint",
+          path_, size_, offset + count);
+    }
+    done += got;
+  }
+  return {};
 }
 
-std::span<const unsigned char> TextData::Sample(int64_t sample) const {
+Result<std::vector<unsigned char>> TextData::Sample(int64_t sample) const {
   DT_CHECK(sample >= 0 && sample < num_samples_);
-  return {bytes_ + sample * seq_, static_cast<size_t>(seq_ + 1)};
+  std::vector<unsigned char> bytes(static_cast<size_t>(seq_ + 1));
+  DT_RETURN_IF_ERROR(ReadAt(sample * seq_, bytes.data(), seq_ + 1));
+  return bytes;
 }
 
 int64_t TextData::Order(int64_t position, uint64_t seed) const {

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "dynatrain/base/status.h"
 
@@ -20,7 +20,8 @@ namespace dynatrain::trainer {
 // the next even number of bits, walked until it falls below n.
 int64_t Permute(int64_t value, int64_t n, uint64_t key);
 
-// A mapped file. Immutable; any thread.
+// An open file, read where a sample lies. Not mapped: a file that is cut short while training runs
+// must be an error, not the end of the process. Any thread.
 class TextData {
  public:
   // Needs at least global_batch samples, and every byte below `vocab`; the error names file, bytes
@@ -32,19 +33,23 @@ class TextData {
   TextData& operator=(const TextData&) = delete;
 
   int64_t num_samples() const { return num_samples_; }
-  // The seq + 1 bytes of a sample.
-  std::span<const unsigned char> Sample(int64_t sample) const;
+  // The seq + 1 bytes of a sample. kDataLoss, naming the file, if it has become shorter since Open.
+  Result<std::vector<unsigned char>> Sample(int64_t sample) const;
   // The sample at a position of the run with this seed.
   int64_t Order(int64_t position, uint64_t seed) const;
 
  private:
-  TextData(const unsigned char* bytes, int64_t size, int64_t seq)
-      : bytes_(bytes), size_(size), seq_(seq), num_samples_(size > 0 ? (size - 1) / seq : 0) {}
+  TextData(std::string path, int fd, int64_t seq) : path_(std::move(path)), fd_(fd), seq_(seq) {}
+  Status ReadSize();
+  Status CheckVocabulary(int64_t vocab) const;
+  // `count` bytes at `offset`, all of them within the size at Open.
+  Status ReadAt(int64_t offset, unsigned char* bytes, int64_t count) const;
 
-  const unsigned char* bytes_;
-  int64_t size_;
-  int64_t seq_;
-  int64_t num_samples_;
+  const std::string path_;
+  const int fd_;
+  const int64_t seq_;
+  int64_t size_ = 0;
+  int64_t num_samples_ = 0;
 };
 
 }  // namespace dynatrain::trainer

@@ -21,8 +21,7 @@ Comm CommOf(const elastic::LayoutInstance& instance, const std::string& axis) {
   const std::vector<RankId>& ranks = found->second->spec().ranks;
   if (ranks.size() == 1) return {};
   const auto position = std::find(ranks.begin(), ranks.end(), instance.rank) - ranks.begin();
-  return {bridge::BackendOf(*found->second), static_cast<int>(position),
-          static_cast<int>(ranks.size())};
+  return {bridge::BackendOf(*found->second), found->second->spec(), static_cast<int>(position)};
 }
 
 // The stage whose copy of a parameter counts where it must count once.
@@ -67,11 +66,14 @@ class Trainer::Parts {
         embedding_(CommOf(instance, "embedding")),
         model_(options.model, options.seq, options.micro_batch, &parameters_, tp_) {}
 
-  StepResult Step(int64_t step, int ready) {
+  Result<StepResult> Step(int64_t step, int ready) {
     UseOneThread();
     const int64_t first = (step - 1) * options_.global_batch;
-    const std::vector<MicroBatch> batches =
-        LocalBatches([&](int64_t i) { return data_->Order(first + i, options_.seed); });
+    samples_.clear();
+    DT_ASSIGN_OR_RETURN(const std::vector<MicroBatch> batches, LocalBatches([&](int64_t i) {
+                          samples_.push_back(data_->Order(first + i, options_.seed));
+                          return samples_.back();
+                        }));
     const double tokens = static_cast<double>(options_.global_batch * options_.seq);
     parameters_.ZeroGradients();
     const std::vector<double> losses = TrainMicroBatches(model_, pp_, batches, 1.0 / tokens);
@@ -83,16 +85,29 @@ class Trainer::Parts {
     return result;
   }
 
-  double EvalLoss() {
+  Agreement AgreeBetweenSteps(int ready, int decided) const {
+    const at::Tensor sums = at::empty({2}, at::kLong);
+    auto* out = sums.mutable_data_ptr<int64_t>();
+    out[0] = ready;
+    out[1] = decided;
+    world_.AllReduceSum(sums);
+    return {.ready = out[0], .decided = out[1]};
+  }
+
+  const std::vector<int64_t>& samples() const { return samples_; }
+
+  Result<double> EvalLoss() {
     UseOneThread();
-    const std::vector<double> losses = EvalMicroBatches(model_, pp_, FixedBatches());
+    DT_ASSIGN_OR_RETURN(const std::vector<MicroBatch> batches, FixedBatches());
+    const std::vector<double> losses = EvalMicroBatches(model_, pp_, batches);
     return Agree(losses, 0, /*with_gradients=*/false).loss;
   }
 
-  std::vector<float> EvalLogits() {
+  Result<std::vector<float>> EvalLogits() {
     UseOneThread();
+    DT_ASSIGN_OR_RETURN(const std::vector<MicroBatch> batches, FixedBatches());
     std::vector<at::Tensor> logits;
-    EvalMicroBatches(model_, pp_, FixedBatches(), &logits);
+    EvalMicroBatches(model_, pp_, batches, &logits);
     std::vector<float> all;
     for (const at::Tensor& part : logits) {
       all.insert(all.end(), FloatsAt(part, 0), FloatsAt(part, 0) + part.numel());
@@ -124,7 +139,7 @@ class Trainer::Parts {
   // This dp position's micro-batches: a contiguous block of the step's. sample(i) is the i-th
   // sample of the global batch.
   template <class SampleOf>
-  std::vector<MicroBatch> LocalBatches(SampleOf sample) const {
+  Result<std::vector<MicroBatch>> LocalBatches(SampleOf sample) const {
     const int64_t seq = options_.seq, rows = options_.micro_batch;
     const int64_t count = options_.micro_batches() / layout_.dp;
     std::vector<MicroBatch> batches;
@@ -133,7 +148,8 @@ class Trainer::Parts {
                  targets = at::empty({rows * seq}, at::kLong);
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t in_batch = (parameters_.role().dp * count + m) * rows + row;
-        const std::span<const unsigned char> bytes = data_->Sample(sample(in_batch));
+        DT_ASSIGN_OR_RETURN(const std::vector<unsigned char> bytes,
+                            data_->Sample(sample(in_batch)));
         std::copy(bytes.begin(), bytes.end() - 1, ids.mutable_data_ptr<int64_t>() + row * seq);
         std::copy(bytes.begin() + 1, bytes.end(), targets.mutable_data_ptr<int64_t>() + row * seq);
       }
@@ -142,7 +158,7 @@ class Trainer::Parts {
     return batches;
   }
 
-  std::vector<MicroBatch> FixedBatches() const {
+  Result<std::vector<MicroBatch>> FixedBatches() const {
     return LocalBatches([](int64_t i) { return i; });
   }
 
@@ -231,6 +247,7 @@ class Trainer::Parts {
   const elastic::GroupSet groups_;  // keeps the backends below alive
   const Comm world_, tp_, dp_, pp_, embedding_;
   const StageModel model_;
+  std::vector<int64_t> samples_;  // of the last step
 };
 
 Trainer::Trainer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -253,6 +270,13 @@ Result<StepResult> Trainer::Step(int64_t step, int ready) {
   return bridge::FenceResult(fmt::format("train step {}", step),
                              [&] { return parts_->Step(step, ready); });
 }
+
+Result<Agreement> Trainer::Agree(int ready, int decided) {
+  return bridge::FenceResult("agree between steps",
+                             [&] { return parts_->AgreeBetweenSteps(ready, decided); });
+}
+
+const std::vector<int64_t>& Trainer::SamplesOfLastStep() const { return parts_->samples(); }
 
 Result<double> Trainer::EvalLoss() {
   return bridge::FenceResult("evaluate the fixed batch", [&] { return parts_->EvalLoss(); });

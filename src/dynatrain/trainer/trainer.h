@@ -29,6 +29,12 @@ struct StepResult {
   int64_t tokens = 0;     // of the global batch
 };
 
+// Sums over all active ranks of what each told.
+struct Agreement {
+  int64_t ready = 0;
+  int64_t decided = 0;
+};
+
 // A part of the summed, unclipped gradient.
 struct GradientPart {
   vps::ParameterId parameter;
@@ -53,6 +59,13 @@ class Trainer {
   // Collective. Trains on the global batch of `step` (counted from 1). `ready` is summed along with
   // the gradient norm.
   Result<StepResult> Step(int64_t step, int ready);
+
+  // Collective. How active ranks that wait between two steps agree; trains nothing.
+  Result<Agreement> Agree(int ready, int decided);
+
+  // After Step: the ids of the samples that this rank's dp position read in it, in their order in
+  // the global batch. Ranks of one dp position tell the same.
+  const std::vector<int64_t>& SamplesOfLastStep() const;
 
   // Collective. Mean loss over one fixed batch: the first global_batch samples of the file.
   Result<double> EvalLoss();

@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -297,6 +300,52 @@ TEST_F(TrainerTest, LeavesStatelessAndFrozenParametersAlone) {
     EXPECT_EQ(moments.values().count("final_norm.weight"), 0u);
     EXPECT_EQ(moments.values().at("layers.0.input_norm.weight"), std::vector<float>(24, 0.25f));
   }
+}
+
+// Case C20: 24 samples, global batch 4; DP4, after 2 steps DP2, after 2 more DP4 again. The trainers
+// tell what they read.
+TEST_F(TrainerTest, ReadsEachSampleOnceHoweverDpChanges) {
+  std::ofstream(path_, std::ios::binary | std::ios::trunc) << MakeText().substr(0, 24 * 12 + 1);
+  options_.global_batch = 4;
+  const auto data = Data();
+  ASSERT_EQ(data->num_samples(), 24);
+  // {step: {dp position: ids}}
+  using Read = std::map<int64_t, std::map<int32_t, std::vector<int64_t>>>;
+  const auto read_in = [&](const std::string& spec, int64_t first, int64_t last, Read* read) {
+    std::mutex mutex;
+    const Status status = testing::RunRanks(
+        Catalog(), *vps::ParseLayout(spec), [&](elastic::LayoutInstance& instance) -> Status {
+          DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Make(options_, data, instance));
+          const int32_t dp = instance.map->layout().RoleOfRank(instance.rank)->dp;
+          for (int64_t step = first; step <= last; ++step) {
+            DT_RETURN_IF_ERROR(trainer->Step(step, 0).status());
+            const std::lock_guard lock(mutex);
+            const auto [told, fresh] = (*read)[step].try_emplace(dp, trainer->SamplesOfLastStep());
+            if (!fresh && told->second != trainer->SamplesOfLastStep())
+              return Internal("step {}: ranks of dp position {} read other samples", step, dp);
+          }
+          return {};
+        });
+    EXPECT_EQ(status.ToString(), "ok") << spec;
+  };
+  const auto in_order = [](const Read& read) {
+    std::vector<int64_t> ids;
+    for (const auto& [step, parts] : read) {
+      for (const auto& [dp, part] : parts) ids.insert(ids.end(), part.begin(), part.end());
+    }
+    return ids;
+  };
+  Read still, changing;
+  read_in("dp=1", 1, 6, &still);
+  read_in("dp=4", 1, 2, &changing);
+  read_in("tp=3,pp=2,dp=2", 3, 4, &changing);
+  read_in("dp=4", 5, 6, &changing);
+  const std::vector<int64_t> ids = in_order(changing);
+  EXPECT_EQ(ids, in_order(still));
+  EXPECT_EQ(ids.size(), 24u);
+  EXPECT_EQ(std::set<int64_t>(ids.begin(), ids.end()).size(), 24u) << "each exactly once";
+  for (const auto& [step, parts] : changing)
+    EXPECT_EQ(parts.size(), step == 3 || step == 4 ? 2u : 4u) << "step " << step;
 }
 
 TEST_F(TrainerTest, AStepWithoutItsPeerIsAnErrorAndNoHang) {

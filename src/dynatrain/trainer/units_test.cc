@@ -204,7 +204,7 @@ TEST(PermuteTest, IsOneToOneForEverySize) {
   }
 }
 
-// Case C20: the samples of a step do not depend on the layout, and each comes once an epoch.
+// Case C20 as far as it concerns the order; what trainers read of it: trainer_test.cc.
 TEST(TextDataTest, GoesThroughEverySampleOncePerEpochInOneGlobalOrder) {
   const TemporaryFile file(std::string(24 * 5 + 1, 'a'));
   const auto data = *TextData::Open(file.path(), 5, 4, 256);
@@ -218,25 +218,25 @@ TEST(TextDataTest, GoesThroughEverySampleOncePerEpochInOneGlobalOrder) {
   }
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(data->Order(0, 5) + 24 * data->Order(1, 5), data->Order(0, 6) + 24 * data->Order(1, 6));
+}
 
-  // Two steps over DP4, two over DP2, two over DP4: position d of step s reads a block of
-  // positions.
-  std::vector<int64_t> read;
-  for (int64_t step = 1; step <= 6; ++step) {
-    const int64_t dp = step == 3 || step == 4 ? 2 : 4;
-    for (int64_t d = 0; d < dp; ++d) {
-      for (int64_t i = 0; i < 4 / dp; ++i)
-        read.push_back(data->Order((step - 1) * 4 + d * (4 / dp) + i, 5));
-    }
+TEST(TextDataTest, AFileCutShortIsAnErrorThatNamesIt) {
+  const TemporaryFile file(std::string(24 * 5 + 1, 'a'));
+  const auto data = *TextData::Open(file.path(), 5, 4, 256);
+  ASSERT_EQ(::truncate(file.path().c_str(), 53), 0);
+  EXPECT_TRUE(data->Sample(9).ok());
+  for (const int64_t sample : {10, 23}) {
+    const Status status = data->Sample(sample).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr(file.path()), HasSubstr("had 121 bytes")));
   }
-  EXPECT_EQ(read, epochs[0]);
 }
 
 TEST(TextDataTest, ShowsTheBytesOfASample) {
   const TemporaryFile file("abcdefghijk");
   const auto data = *TextData::Open(file.path(), 3, 2, 256);
   EXPECT_EQ(data->num_samples(), 3);
-  EXPECT_THAT(data->Sample(1), ElementsAre('d', 'e', 'f', 'g'));
+  EXPECT_THAT(*data->Sample(1), ElementsAre('d', 'e', 'f', 'g'));
 }
 
 TEST(TextDataTest, RefusesFilesThatCannotTrain) {
