@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 extern char** environ;
 
@@ -23,23 +25,49 @@ constexpr Duration kReapInterval = std::chrono::milliseconds(50);
 // Parent's copies live above the numbers that the child's file actions write to.
 constexpr int kLowestParentFd = 16;
 
-// A descriptor at or above kLowestParentFd, closed on exec.
+// A file descriptor that closes itself; below 0: none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+// The same file at or above kLowestParentFd, closed on exec; `fd` is closed. Below 0, with errno,
+// if there is none.
 int MoveUp(int fd) {
-  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestParentFd);
-  ::close(fd);
-  return moved;
+  const Descriptor old(fd);
+  return fd < 0 ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, kLowestParentFd);
 }
 
 // An anonymous file that holds `text`, at its start.
 int TextFd(const std::string& text) {
-  const int fd = MoveUp(::memfd_create("dynatrain-config", MFD_CLOEXEC));
-  if (fd < 0) return -1;
-  const bool whole = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (!whole || ::lseek(fd, 0, SEEK_SET) != 0) {
-    ::close(fd);
-    return -1;
+  Descriptor file(MoveUp(::memfd_create("dynatrain-config", MFD_CLOEXEC)));
+  if (file.get() < 0) return -1;
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
+    if (count <= 0) return -1;
+    done += static_cast<size_t>(count);
   }
-  return fd;
+  return ::lseek(file.get(), 0, SEEK_SET) == 0 ? file.release() : -1;
+}
+
+Status NoDescriptor(RankId rank) {
+  const int error = errno;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return ResourceExhausted(
+      "cannot start rank {}: no pipe or memory file for it: {}; this process may have {} files "
+      "open (ulimit -n), and needs one for each rank beside some twenty",
+      rank, std::strerror(error), limit.rlim_cur);
 }
 
 }  // namespace
@@ -71,13 +99,14 @@ Result<std::unique_ptr<Children>> Children::Spawn(
 Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments,
                           const std::string& config, const std::string& log_path) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return ResourceExhausted("cannot make a pipe for rank {}: {}", rank, std::strerror(errno));
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return NoDescriptor(rank);
+  Descriptor read_end(MoveUp(ends[0]));
+  const Descriptor write_end(MoveUp(ends[1]));
+  const Descriptor config_file(TextFd(config));
+  if (read_end.get() < 0 || write_end.get() < 0 || config_file.get() < 0 ||
+      ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return NoDescriptor(rank);
   }
-  const int read_end = MoveUp(ends[0]);
-  const int write_end = MoveUp(ends[1]);
-  const int config_fd = TextFd(config);
-  ::fcntl(read_end, F_SETFL, O_NONBLOCK);
 
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
@@ -85,8 +114,8 @@ Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments
   ::posix_spawn_file_actions_addopen(&actions, 1, log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      0644);
   ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  ::posix_spawn_file_actions_adddup2(&actions, config_fd, kConfigFd);
-  ::posix_spawn_file_actions_adddup2(&actions, write_end, kEventsFd);
+  ::posix_spawn_file_actions_adddup2(&actions, config_file.get(), kConfigFd);
+  ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), kEventsFd);
 
   std::vector<std::string> owned = arguments;
   owned.insert(owned.begin(), "dynatrain");
@@ -97,9 +126,7 @@ Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments
   const int error =
       ::posix_spawn(&child.pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  ::close(write_end);
-  ::close(config_fd);
-  child.events_fd = read_end;
+  child.events_fd = read_end.release();
   if (error == 0) return {};
   child.pid = -1;
   return Unavailable("cannot start rank {} (log {}): {}", rank, log_path, std::strerror(error));

@@ -2,6 +2,7 @@
 """Bad input is refused before anything starts: one message, the value in it, exit code not 0."""
 
 import pathlib
+import resource
 import socket
 import sys
 
@@ -42,6 +43,33 @@ class RefusedInput(Cli):
         self.refuse(self.train_arguments("--switch", "nonsense"), "nonsense", "STEP:SPEC")
         self.refuse(self.train_arguments("--switch", "-1:dp=1"), "STEP:SPEC")
         self.refuse(self.train_arguments("--switch", "3:dp=2"), "3:dp=2", "ends after step 3")
+        self.refuse(self.train_arguments("--exact-switches", "--switch", "1:dp=2", "--switch", "1:dp=1"),
+                    "two switches right after step 1")
+
+    def test_a_long_value_is_not_echoed_whole(self):
+        long = "dp=" + "9" * 20_000
+        for arguments in (self.train_arguments("--switch", f"1:{long}"), self.train_arguments("--switch", long),
+                          self.train_arguments(layout="ranks=" + "1+" * 10_000), self.train_arguments("--control", long)):
+            self.assertLess(len(self.refuse(arguments, "...")), 700)
+
+    def test_more_memory_than_there_is(self):
+        # 69 billion parameters, eight whole copies.
+        self.refuse(["train", "--model", "llama2-70b", "--data", self.data, "--layout", "dp=8", "--steps", "1", "--seq", "32"],
+                    "not enough memory", "dp=8", "8 processes", "6.62 TB of parameters and moments", "2.21 TB of gradients",
+                    "is available")
+
+    def test_files_that_may_be_open(self):
+        # The store and the first ranks need some twenty.
+        self.refuse_late(self.train_arguments("--nproc", "64"), "cannot start rank", "ulimit -n", "40 files",
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+
+    def refuse_late(self, arguments, *expected, **options):
+        """As refuse, but what memory is needed may have been told before."""
+        code, _, err = self.run_cli(*arguments, **options)
+        self.assertNotEqual(code, 0, err)
+        (message,) = [line for line in err.splitlines() if not line.startswith("memory: ")]
+        for text in expected:
+            self.assertIn(text, message)
 
     def test_data(self):
         missing = str(self.path / "missing.txt")
@@ -63,6 +91,11 @@ class RefusedInput(Cli):
         self.refuse(self.train_arguments(steps="0"), "--steps 0")
         self.refuse(self.train_arguments("--micro-batch", "0"), "--micro-batch 0")
         self.refuse(self.train_arguments("--nproc", "-1"), "--nproc -1")
+        self.refuse(self.train_arguments("--nproc", "0"), "--nproc 0", "1 to 256")
+        for seed in ("-1", "18446744073709551616"):
+            self.refuse(self.train_arguments("--seed", seed), f"--seed {seed}", "0 to 18446744073709551615")
+        self.refuse(self.train_arguments("--step-timeout", "0"), "--step-timeout 0", "seconds")
+        self.refuse(self.train_arguments("--fill", "ones"), "--fill ones", "nan")
         self.refuse(self.train_arguments("--lr", "-1"), "--lr -1")
         self.refuse(self.train_arguments("--verify", "maybe"), "maybe", "full")
 
@@ -77,8 +110,15 @@ class RefusedInput(Cli):
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             self.refuse(self.train_arguments("--control", address), address, "in use")
-        self.refuse(self.train_arguments("--control", "0.0.0.0:0"), "loopback")
+        for host in ("0.0.0.0", "127.0.0.999", "[::2]"):
+            self.refuse(self.train_arguments("--control", f"{host}:7070"), f"{host}:7070", "only loopback", "[::1]:7070")
         self.refuse(self.train_arguments("--control", "127.0.0.1:99999"), "99999")
+        self.refuse(self.train_arguments("--control", "[::1]"), "[::1]", "HOST:PORT")
+
+    def test_version(self):
+        code, out, err = self.run_cli("--version")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^dynatrain \d+\.\d+\.\d+\n$")
 
     def test_resume_from_nothing(self):
         nothing = str(self.path / "nothing")

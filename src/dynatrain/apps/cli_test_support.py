@@ -77,8 +77,26 @@ class Cli(unittest.TestCase):
             self.fail(f"no end within {DEADLINE_S} s\n{out}\n{err}")
         return process.returncode, out, err
 
-    def run_cli(self, *arguments):
-        return self.finish(self.start(*arguments))
+    def run_cli(self, *arguments, **options):
+        return self.finish(self.start(*arguments, **options))
+
+    def wait_until(self, condition, what):
+        deadline = time.monotonic() + DEADLINE_S
+        while not (result := condition()):
+            if time.monotonic() > deadline:
+                self.fail(f"waited {DEADLINE_S} s for {what}")
+            time.sleep(0.01)
+        return result
+
+    def rank_pid(self, job, rank):
+        """The pid of a rank of a job that is being started. It runs its program: before, its launcher waits for it."""
+        children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children")
+
+        def started():
+            pids = children.read_text().split()
+            running = rank < len(pids) and b"\0rank\0" in pathlib.Path(f"/proc/{pids[rank]}/cmdline").read_bytes()
+            return int(pids[rank]) if running else None
+        return self.wait_until(started, f"rank {rank}")
 
     def train(self, *arguments):
         """A run that must succeed; its JSON lines."""
@@ -87,10 +105,13 @@ class Cli(unittest.TestCase):
         self.assertEqual(code, 0, f"{out}\n{err}")
         return [json.loads(line) for line in lines.read_text().splitlines()]
 
-    def refuse(self, arguments, *expected):
-        """The command fails, with one message that holds all of `expected`."""
-        code, out, err = self.run_cli(*arguments)
+    def refuse(self, arguments, *expected, **options):
+        """The command fails, and prints nothing but one message that holds all of `expected`."""
+        code, out, err = self.run_cli(*arguments, **options)
         self.assertNotEqual(code, 0, f"{arguments}\n{out}\n{err}")
+        self.assertEqual(out, "", f"{arguments}")
+        self.assertEqual(len(err.splitlines()), 1, f"{arguments}\n{err}")
+        self.assertTrue(err.startswith(f"dynatrain {arguments[0]}: "), f"{arguments}\n{err}")
         for text in expected:
             self.assertIn(text, err, f"{arguments}")
         return err
@@ -98,6 +119,12 @@ class Cli(unittest.TestCase):
 
 def events(lines, name):
     return [line for line in lines if line["event"] == name]
+
+
+def json_lines(path):
+    """The whole lines written so far."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def main():

@@ -1,10 +1,23 @@
 #include "dynatrain/apps/control.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
 #include <thread>
 
 #include <httplib.h>
 #include <nlohmann/json.hpp>
+
+#include "dynatrain/base/text.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -13,9 +26,70 @@ using nlohmann::json;
 
 constexpr char kJsonType[] = "application/json";
 constexpr Duration kStartTimeout = std::chrono::seconds(10);
+constexpr Duration kPoll = std::chrono::milliseconds(2);
+constexpr size_t kConnections = 32;        // served at a time, a thread each
+constexpr time_t kClientTimeout = 2;       // seconds that a client may be silent
+constexpr size_t kLongestRequest = 65536;  // bytes
 
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+// A socket address without a name to look up: loopback addresses and "localhost" only.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+};
+std::optional<SocketAddress> LoopbackOf(const Address& address) {
+  SocketAddress result;
+  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&result.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&result.storage);
+  const auto port = htons(static_cast<uint16_t>(address.port));
+  if (::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    if (ntohl(v4->sin_addr.s_addr) >> 24 != 127) return std::nullopt;
+    v4->sin_family = AF_INET;
+    v4->sin_port = port;
+    result.length = sizeof *v4;
+    return result;
+  }
+  if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    if (!IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return std::nullopt;
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = port;
+    result.length = sizeof *v6;
+    return result;
+  }
+  return std::nullopt;
+}
+
+// Why `address` cannot be bound, as the system tells it; httplib does not.
+std::string WhyNotBound(const Address& address) {
+  const std::optional<SocketAddress> target = LoopbackOf(address);
+  if (!target) return "no loopback address";
+  const int fd = ::socket(target->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return std::strerror(errno);
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&target->storage);
+  const int error = ::bind(fd, raw, target->length) == 0 ? EADDRINUSE : errno;
+  ::close(fd);
+  if (error == EADDRINUSE) return "the port is in use; choose another, or port 0 for a free one";
+  return std::strerror(error);
+}
+
+// Ends the connections of this process at its own end `port`: threads that wait for a client go on
+// at once.
+void ShutDownConnections(int port) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_storage storage{};
+    socklen_t length = sizeof storage;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) continue;
+    const int own = storage.ss_family == AF_INET
+                        ? ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port)
+                    : storage.ss_family == AF_INET6
+                        ? ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port)
+                        : -1;
+    if (own == port) ::shutdown(fd, SHUT_RDWR);
+  }
 }
 
 int HttpCode(const Status& status) {
@@ -50,7 +124,8 @@ void Answer(const Result<json>& result, httplib::Response& response) {
     return;
   }
   response.status = HttpCode(result.status());
-  response.set_content(json{{"error", result.status().message()}}.dump(), kJsonType);
+  const json error = {{"error", result.status().message()}};
+  response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace), kJsonType);
 }
 
 Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& body) {
@@ -72,6 +147,12 @@ class HttpControlServer final : public ControlServer {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
+    server_.set_keep_alive_max_count(1);
+    server_.set_keep_alive_timeout(kClientTimeout);
+    server_.set_read_timeout(kClientTimeout);
+    server_.set_write_timeout(kClientTimeout);
+    server_.set_payload_max_length(kLongestRequest);
     server_.Post("/switch", [this](const httplib::Request& request, httplib::Response& response) {
       Answer(HandleSwitch(handlers_, request.body), response);
     });
@@ -84,9 +165,16 @@ class HttpControlServer final : public ControlServer {
     });
   }
 
+  // httplib serves every client that is connected before it ends, and each may be silent up to its
+  // timeout; the end of a job does not wait for them.
   ~HttpControlServer() override {
+    if (!thread_.joinable()) return;
     server_.stop();
-    if (thread_.joinable()) thread_.join();
+    while (!ended_) {
+      ShutDownConnections(address_.port);
+      MonotonicClock().SleepUntil(MonotonicClock().Now() + kPoll);
+    }
+    thread_.join();
   }
 
   Status Bind() {
@@ -94,18 +182,18 @@ class HttpControlServer final : public ControlServer {
                      : server_.bind_to_port(address_.host.c_str(), address_.port) ? address_.port
                                                                                   : -1;
     if (port < 0) {
-      return Unavailable(
-          "cannot listen on {}: the port is in use or not allowed; "
-          "choose another, or port 0 for a free one",
-          address_.ToString());
+      return Unavailable("cannot listen on {}: {}", address_.ToString(), WhyNotBound(address_));
     }
     address_.port = port;
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    thread_ = std::thread([this] {
+      server_.listen_after_bind();
+      ended_ = true;
+    });
     // stop() has no effect before the thread is in its loop.
     const TimePoint deadline = MonotonicClock().Now() + kStartTimeout;
     while (!server_.is_running()) {
       if (MonotonicClock().Now() > deadline) return Unavailable("the control server did not start");
-      MonotonicClock().SleepUntil(MonotonicClock().Now() + std::chrono::milliseconds(1));
+      MonotonicClock().SleepUntil(MonotonicClock().Now() + kPoll);
     }
     return {};
   }
@@ -116,6 +204,7 @@ class HttpControlServer final : public ControlServer {
   Address address_;
   ControlHandlers handlers_;
   httplib::Server server_;
+  std::atomic<bool> ended_ = false;  // the thread left its loop
   std::thread thread_;
 };
 
@@ -142,26 +231,36 @@ httplib::Client ClientOf(const Address& job) {
 
 }  // namespace
 
+std::string Address::ToString() const {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
+}
+
 Result<Address> ParseAddress(const std::string& text) {
   const size_t colon = text.rfind(':');
   Address address{"127.0.0.1", 0};
   const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
   if (colon != std::string::npos && colon > 0) address.host = text.substr(0, colon);
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
   const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (port.empty() || error != std::errc() || stop != port.data() + port.size() ||
       address.port < 0 || address.port > 65535) {
     return InvalidArgument(
-        "address {}: expected HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:7070", text);
+        "address {}: expected HOST:PORT with a port of 0 to 65535, such as 127.0.0.1:7070",
+        Shortened(text));
   }
   return address;
 }
 
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(const Address& address,
                                                             ControlHandlers handlers) {
-  if (!IsLoopback(address.host)) {
+  if (!LoopbackOf(address)) {
     return InvalidArgument(
-        "control address {}: only loopback addresses are served, such as 127.0.0.1:{}",
-        address.ToString(), address.port);
+        "control address {}: only loopback addresses are served: 127.0.0.1:{}, [::1]:{} or "
+        "localhost:{}",
+        Shortened(address.ToString()), address.port, address.port, address.port);
   }
   auto server = std::make_unique<HttpControlServer>(address, std::move(handlers));
   DT_RETURN_IF_ERROR(server->Bind());

@@ -25,9 +25,10 @@ namespace dynatrain::apps {
 struct Address {
   std::string host;
   int port = 0;
-  std::string ToString() const { return fmt::format("{}:{}", host, port); }
+  std::string ToString() const;  // "127.0.0.1:7070", "[::1]:7070"
 };
-// "127.0.0.1:7070"; the error says what is wrong with it. A port alone or ":port" means loopback.
+// "127.0.0.1:7070", "localhost:7070" or "[::1]:7070"; the error says what is wrong with it. A port
+// alone or ":port" means 127.0.0.1.
 Result<Address> ParseAddress(const std::string& text);
 
 // What the server asks of the job. Called on the server's threads, several at a time.
@@ -39,8 +40,9 @@ struct ControlHandlers {
 
 class ControlServer {
  public:
-  // Port 0 takes a free one. kUnavailable, naming the address, if it is in use; kInvalidArgument if
-  // it is not loopback.
+  // Port 0 takes a free one. kUnavailable, naming the address and the system's reason, if it cannot
+  // be listened on; kInvalidArgument if it is not loopback. A client that sends nothing for some
+  // seconds is disconnected; so many are served at a time that one that hangs keeps nobody waiting.
   static Result<std::unique_ptr<ControlServer>> Start(const Address& address,
                                                       ControlHandlers handlers);
   virtual ~ControlServer() = default;  // stops and joins

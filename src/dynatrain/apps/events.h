@@ -2,16 +2,17 @@
 // "event" and "t", the time of writing on the host's monotonic clock in seconds (CLOCK_MONOTONIC:
 // comparable between processes of a host).
 //
-//   up      {rank}                                              the process runs, libraries are
-//   loaded ready   {rank, groups_seconds, load_seconds, build_seconds} before its first step; load:
-//   of a checkpoint, else 0 resumed {path, step, load_seconds}                          from the
-//   lowest rank of the first layout step    {step, loss, seconds, layout, tokens, grad_norm,
-//   started}  from the lowest rank of the layout requested {id, spec, step} a scheduled switch was
-//   asked for probe   {switch, when: "before" | "after", step, loss}      loss of the fixed batch
-//   switch  a SwitchReport, merged over the ranks
-//   saved   {path, step, seconds}
-//   error   {message}                                           the rank ends with exit code 1
-//   afterwards
+// - up {rank}: the process runs, libraries are loaded
+// - ready {rank, groups_seconds, load_seconds, build_seconds}: before its first step; load is of a
+//   checkpoint, else 0
+// - resumed {path, step, load_seconds}: from the lowest rank of the first layout
+// - step {step, loss, seconds, layout, tokens, grad_norm, lr, started}: from the layout's lowest rank
+// - samples {rank, step, ids}: what the rank read, with --report-samples
+// - requested {id, spec, step}: a scheduled switch was asked for
+// - probe {switch, when: "before" | "after", step, loss}: loss of the fixed batch
+// - switch: a SwitchReport, merged over the ranks
+// - saved {path, step, seconds}
+// - error {message}: the rank ends with exit code 1 afterwards
 #ifndef DYNATRAIN_APPS_EVENTS_H_
 #define DYNATRAIN_APPS_EVENTS_H_
 

@@ -4,12 +4,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/base/text.h"
+
 namespace dynatrain::apps {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScheduledSwitch, step, spec)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps,
                                    stop_after, global_batch, micro_batch, seq, lr, seed, verify,
-                                   save, resume, dump_state, probe_loss)
+                                   exact_switches, fill, step_timeout, save, resume, dump_state,
+                                   probe_loss, report_samples)
 
 Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text) {
   const size_t colon = text.find(':');
@@ -18,7 +21,8 @@ Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, result.step);
   if (error != std::errc() || stop != end || result.step < 0 || colon + 1 == text.size()) {
     return InvalidArgument(
-        "--switch {}: expected STEP:SPEC with a step of 0 or more, such as 40:tp=2,dp=2", text);
+        "--switch {}: expected STEP:SPEC with a step of 0 or more, such as 40:tp=2,dp=2",
+        Shortened(text));
   }
   result.spec = text.substr(colon + 1);
   return result;

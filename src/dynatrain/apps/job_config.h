@@ -36,10 +36,14 @@ struct JobConfig {
   uint64_t seed = 1;
 
   std::string verify = "moved";
-  std::string save;        // directory of checkpoints, empty: none
-  std::string resume;      // directory to go on from, empty: start anew
+  bool exact_switches = false;  // each of `switches` moves right after its step
+  std::string fill = "zero";    // what a switch's new memory holds before state comes
+  double step_timeout = 60;     // seconds that a rank waits for another one within a step
+  std::string save;             // directory of checkpoints, empty: none
+  std::string resume;           // directory to go on from, empty: start anew
   std::string dump_state;  // directory for the state just before and after each switch, empty: none
-  bool probe_loss = false;  // loss of one fixed batch just before and after each switch
+  bool probe_loss = false;      // loss of one fixed batch just before and after each switch
+  bool report_samples = false;  // ids of the samples that each rank read, by step
 
   std::string ToJson() const;
   static Result<JobConfig> FromJson(const std::string& text);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dynatrain/base/text.h"
 #include "dynatrain/engine/executor.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/data.h"
@@ -11,6 +12,7 @@ namespace {
 
 // The learning rate rises over this share of all steps, then falls to a tenth of its peak.
 constexpr int64_t kWarmupShare = 20;
+constexpr double kLongestStepSeconds = 86400;
 
 Status CheckPositive(std::string_view flag, int64_t value) {
   if (value > 0) return {};
@@ -29,10 +31,22 @@ Status CheckNumbers(const JobConfig& config) {
   if (!std::isfinite(config.lr) || config.lr < 0) {
     return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
   }
+  if (!std::isfinite(config.step_timeout) || config.step_timeout < 0.1 ||
+      config.step_timeout > kLongestStepSeconds) {
+    return InvalidArgument("--step-timeout {}: give 0.1 to {} seconds", config.step_timeout,
+                           kLongestStepSeconds);
+  }
+  DT_RETURN_IF_ERROR(ParseFill(config.fill).status());
   return engine::ParseVerify(config.verify).status();
 }
 
 }  // namespace
+
+Result<engine::Fill> ParseFill(std::string_view name) {
+  if (name == "zero") return engine::Fill::kZero;
+  if (name == "nan") return engine::Fill::kNan;
+  return InvalidArgument("--fill {}: zero or nan", name);
+}
 
 Result<JobSetup> JobSetup::Make(const JobConfig& config) {
   DT_RETURN_IF_ERROR(CheckNumbers(config));
@@ -59,7 +73,7 @@ Result<JobSetup> JobSetup::Make(const JobConfig& config) {
 }
 
 Result<vps::Layout> JobSetup::CheckedLayout(const std::string& spec) const {
-  const std::string context = fmt::format("layout {}", spec);
+  const std::string context = fmt::format("layout {}", Shortened(spec));
   Result<vps::Layout> layout = vps::ParseLayout(spec, num_ranks);
   if (!layout.ok()) return layout.status().Within(context);
   DT_RETURN_IF_ERROR(layout->Validate(model.layers, num_ranks).Within(context));

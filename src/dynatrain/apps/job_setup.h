@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dynatrain/apps/job_config.h"
+#include "dynatrain/engine/state.h"
 #include "dynatrain/models/config.h"
 #include "dynatrain/trainer/options.h"
 #include "dynatrain/vps/catalog.h"
@@ -27,6 +28,9 @@ struct JobSetup {
   // Parses a SPEC and checks that the layout fits ranks, layers, heads, ffn, vocabulary and batch.
   Result<vps::Layout> CheckedLayout(const std::string& spec) const;
 };
+
+// "zero" or "nan".
+Result<engine::Fill> ParseFill(std::string_view name);
 
 }  // namespace dynatrain::apps
 

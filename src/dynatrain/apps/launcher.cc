@@ -12,8 +12,10 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/children.h"
@@ -113,12 +115,15 @@ class JsonSink {
 };
 
 // Who failed first, and why. A rank that was killed explains the errors of those that waited for
-// it.
+// it; of those, who waited to a deadline explains who then lost its peers.
 class Blame {
  public:
   void AddError(RankId rank, const std::string& message) {
     NoteTime();
-    if (error_.ok()) error_ = Unavailable("rank {}: {}", rank, message);
+    complained_.insert(rank);
+    const bool timed_out = message.starts_with(StatusCodeName(StatusCode::kDeadlineExceeded));
+    Status& slot = timed_out ? timed_out_ : error_;
+    if (slot.ok()) slot = Unavailable("rank {}: {}", rank, message);
   }
   void AddExit(const Children::Exit& exit) {
     NoteTime();
@@ -129,14 +134,24 @@ class Blame {
   }
   bool any() const { return since_.has_value(); }
   bool settled() const { return any() && MonotonicClock().Now() > *since_ + kBlameWindow; }
-  Status verdict() const { return !killed_.ok() ? killed_ : !error_.ok() ? error_ : exited_; }
+  // `active`: the ranks that train. After a deadline, those that said nothing are named.
+  Status verdict(const std::vector<RankId>& active) const {
+    if (!killed_.ok()) return killed_;
+    if (timed_out_.ok()) return !error_.ok() ? error_ : exited_;
+    std::vector<RankId> silent;
+    std::ranges::copy_if(active, std::back_inserter(silent),
+                         [this](RankId rank) { return !complained_.contains(rank); });
+    if (silent.empty()) return timed_out_;
+    return Unavailable("{}; no word from rank {}", timed_out_.message(), fmt::join(silent, ", "));
+  }
 
  private:
   void NoteTime() {
     if (!since_) since_ = MonotonicClock().Now();
   }
   std::optional<TimePoint> since_;
-  Status killed_, error_, exited_;
+  std::set<RankId> complained_;
+  Status killed_, timed_out_, error_, exited_;
 };
 
 class Job {
@@ -148,16 +163,16 @@ class Job {
         progress_(options.config.last_step()) {}
 
   Status Run() {
-    DT_RETURN_IF_ERROR(Start());
-    Status status = Follow();
-    if (!status.ok()) children_->Terminate(kTerminateGrace);
+    Status status = Start();
+    if (status.ok()) status = Follow();
+    if (!status.ok() && children_) children_->Terminate(kTerminateGrace);
     control_.reset();
     progress_.End();
     const std::lock_guard lock(mutex_);
     ReportUndone(status);
     if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
     if (status.ok()) return sink_.status();
-    if (received_signal == 0) {
+    if (received_signal == 0 && children_) {
       logs_->Keep();
       progress_.Note(fmt::format("the ranks' logs are in {}", logs_->path()));
     }
@@ -213,6 +228,7 @@ Status Job::Start() {
     progress_.Note(
         fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }
+  if (!options_.note.empty()) progress_.Note(options_.note);
   const auto arguments = [&](RankId rank) {
     return std::vector<std::string>{"rank",
                                     "--rank",
@@ -239,8 +255,9 @@ Status Job::Follow() {
     }
     children_->Poll(kPollInterval, on_line, on_exit);
   }
-  if (blame_.any()) return blame_.verdict();
-  return {};
+  if (!blame_.any()) return {};
+  const Result<vps::Layout> layout = vps::ParseLayout(layout_);
+  return blame_.verdict(layout.ok() ? layout->Ranks() : std::vector<RankId>());
 }
 
 void Job::OnEvent(RankId rank, const std::string& line) {

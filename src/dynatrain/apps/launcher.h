@@ -17,6 +17,7 @@ struct LaunchOptions {
   std::optional<std::string> json;  // where JSON lines go: "-" is standard output; none: nowhere
   std::string
       log_directory;  // of the ranks' logs; empty: a temporary one, kept only after a failure
+  std::string note;   // told before the ranks start
 };
 
 // Runs the job to its end. Ok, or the one thing that went wrong first; no rank process is left

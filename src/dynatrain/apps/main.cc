@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   CLI::App app("Trains language models and changes their parallel layout while they train.",
                "dynatrain");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "dynatrain " DYNATRAIN_VERSION);
   int exit_code = 0;
   dynatrain::apps::AddTrainCommand(app, &exit_code);
   dynatrain::apps::AddPlanCommand(app, &exit_code);

@@ -36,6 +36,7 @@ namespace {
 using nlohmann::json;
 
 constexpr Duration kJoinTimeout = std::chrono::seconds(60);
+constexpr Duration kHoldInterval = std::chrono::milliseconds(2);
 constexpr Duration kSaveTimeout = std::chrono::seconds(600);
 
 // Seconds since it was made or last read.
@@ -87,8 +88,11 @@ class RankProcess {
   Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds,
                                                                  double* load_seconds);
   Status OneStep();
+  Status Explained(const Status& status) const;
   Status Enter(const elastic::BoundaryResult& result);
-  Status AskForScheduled(int64_t step);
+  Result<int64_t> AskForScheduled(int64_t step);
+  Status AtBoundary(int64_t step, bool all_ready);
+  Status HoldForScheduled(int64_t step, int64_t id);
   Status Probe(std::string_view when, int64_t switch_id);
   Status Dump(std::string_view when, int64_t switch_id);
   Status Finish();
@@ -118,19 +122,23 @@ Status RankProcess::Join(const std::string& config, const std::string& store_add
   DT_ASSIGN_OR_RETURN(std::unique_ptr<elastic::Store> connected,
                       bridge::ConnectStore(store, kJoinTimeout));
   store_ = std::move(connected);
-  DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(
-                                   rank_, store, {.interface = "lo", .address = ""}, kJoinTimeout));
+  const bridge::GlooOptions gloo{.interface = "lo",
+                                 .address = "",
+                                 .operation_timeout = std::chrono::duration_cast<Duration>(
+                                     std::chrono::duration<double>(config_.step_timeout))};
+  DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(rank_, store, gloo, kJoinTimeout));
   DT_ASSIGN_OR_RETURN(host_, trainer::TrainerHost::Make(setup_.trainer));
   Stopwatch watch;
   double groups_seconds = 0, load_seconds = 0;
   DT_ASSIGN_OR_RETURN(std::shared_ptr<elastic::LayoutInstance> first,
                       FirstInstance(&groups_seconds, &load_seconds));
   DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(config_.verify));
+  DT_ASSIGN_OR_RETURN(const engine::Fill fill, ParseFill(config_.fill));
   elastic::SwitchParticipant::Context context{.rank = rank_,
                                               .num_ranks = config_.num_ranks,
                                               .catalog = setup_.catalog,
                                               .topology = {},
-                                              .options = {.verify = verify},
+                                              .options = {.verify = verify, .fill = fill},
                                               .host = host_.get(),
                                               .groups = groups_.get(),
                                               .clock = &MonotonicClock()};
@@ -143,7 +151,9 @@ Status RankProcess::Join(const std::string& config, const std::string& store_add
                            {"groups_seconds", groups_seconds},
                            {"load_seconds", load_seconds},
                            {"build_seconds", watch.Lap() - groups_seconds - load_seconds}});
-  return agent_->current().active() ? AskForScheduled(step()) : Status::Ok();
+  if (!agent_->current().active()) return {};
+  DT_ASSIGN_OR_RETURN(const int64_t id, AskForScheduled(step()));
+  return HoldForScheduled(step(), id);
 }
 
 Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(double* groups_seconds,
@@ -179,12 +189,22 @@ Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(doub
   return instance;
 }
 
+// What a rank can do about a step that did not end.
+Status RankProcess::Explained(const Status& status) const {
+  if (status.code() != StatusCode::kDeadlineExceeded) return status;
+  return DeadlineExceeded(
+      "{}; a rank of the group is stopped, stuck or slow: --step-timeout {} is how many seconds a "
+      "rank waits for another",
+      status.message(), config_.step_timeout);
+}
+
 Status RankProcess::OneStep() {
   const TimePoint start = MonotonicClock().Now();
   if (std::exchange(first_step_after_switch_, false)) agent_->FirstStepStarts();
   const int64_t step = this->step() + 1;
-  DT_ASSIGN_OR_RETURN(const trainer::StepResult result,
-                      trainer().Step(step, agent_->ready() ? 1 : 0));
+  const Result<trainer::StepResult> trained = trainer().Step(step, agent_->ready() ? 1 : 0);
+  if (!trained.ok()) return Explained(trained.status());
+  const trainer::StepResult& result = *trained;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     return DataLoss(
         "step {}: the loss is {} and the gradient norm {}: training has diverged; go on from an "
@@ -200,12 +220,23 @@ Status RankProcess::OneStep() {
                             {"seconds", seconds},
                             {"tokens", result.tokens},
                             {"grad_norm", result.grad_norm},
+                            {"lr", result.lr},
                             {"layout", layout().ToString()},
                             {"started", ToSeconds(start)}});
   }
-  DT_RETURN_IF_ERROR(AskForScheduled(step));
+  if (config_.report_samples) {
+    events_->Write("samples",
+                   {{"rank", rank_}, {"step", step}, {"ids", trainer().SamplesOfLastStep()}});
+  }
+  DT_ASSIGN_OR_RETURN(const int64_t id, AskForScheduled(step));
   if (step == config_.last_step()) return {};
-  const bool all_ready = result.ready_sum == layout().world_size();
+  const int64_t epoch = agent_->current().epoch;
+  DT_RETURN_IF_ERROR(AtBoundary(step, result.ready_sum == layout().world_size()));
+  return agent_->current().epoch == epoch ? HoldForScheduled(step, id) : Status::Ok();
+}
+
+// Meets the agent after `step`, and enters the new layout if it has been switched to.
+Status RankProcess::AtBoundary(int64_t step, bool all_ready) {
   if (all_ready) {
     const int64_t id = agent_->ready_switch();
     DT_RETURN_IF_ERROR(Probe("before", id));
@@ -215,6 +246,28 @@ Status RankProcess::OneStep() {
                       agent_->AtStepBoundary(step, all_ready));
   if (boundary.what == elastic::BoundaryResult::What::kCommitted) return Enter(boundary);
   return {};
+}
+
+// With --exact-switches, after a step that has a switch: waits, as all active ranks do, until all
+// are ready and makes it, or until it is called off. `id` is of the switch on the rank that asked
+// for it, which looks at its decision for all.
+Status RankProcess::HoldForScheduled(int64_t step, int64_t id) {
+  const auto is_due = [step](const ScheduledSwitch& s) { return s.step == step; };
+  if (!config_.exact_switches || std::ranges::none_of(config_.switches, is_due)) return {};
+  while (true) {
+    int decided = 0;
+    if (id != 0) {
+      DT_ASSIGN_OR_RETURN(const std::optional<std::string> decision,
+                          store_->TryGet(elastic::SwitchKey(id, "decision")));
+      decided = decision.has_value() ? 1 : 0;
+    }
+    const Result<trainer::Agreement> told = trainer().Agree(agent_->ready() ? 1 : 0, decided);
+    if (!told.ok()) return Explained(told.status());
+    const bool all_ready = told->ready == layout().world_size();
+    DT_RETURN_IF_ERROR(AtBoundary(step, all_ready));
+    if (all_ready || told->decided > 0) return {};
+    MonotonicClock().SleepUntil(MonotonicClock().Now() + kHoldInterval);
+  }
 }
 
 // After a committed switch: takes over the job's state and goes on in the new layout.
@@ -231,14 +284,16 @@ Status RankProcess::Enter(const elastic::BoundaryResult& result) {
   return Probe("after", id);
 }
 
-Status RankProcess::AskForScheduled(int64_t step) {
-  if (!speaks()) return {};
+// The id of the last switch that this rank asked for; 0 if it did not.
+Result<int64_t> RankProcess::AskForScheduled(int64_t step) {
+  int64_t id = 0;
+  if (!speaks()) return id;
   for (const ScheduledSwitch& scheduled : config_.switches) {
     if (scheduled.step != step) continue;
-    DT_ASSIGN_OR_RETURN(const int64_t id, elastic::RequestSwitch(*store_, scheduled.spec, step));
+    DT_ASSIGN_OR_RETURN(id, elastic::RequestSwitch(*store_, scheduled.spec, step));
     events_->Write("requested", {{"id", id}, {"spec", scheduled.spec}, {"step", step}});
   }
-  return {};
+  return id;
 }
 
 Status RankProcess::Probe(std::string_view when, int64_t switch_id) {

@@ -1,12 +1,17 @@
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/directory_lock.h"
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
+#include "dynatrain/apps/memory_need.h"
+#include "dynatrain/base/text.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
 
@@ -18,7 +23,8 @@ constexpr int32_t kMaxRanks = 256;
 
 struct TrainFlags {
   JobConfig config;
-  int32_t nproc = 0;  // 0: as many as the layouts need
+  std::optional<int32_t> nproc;  // none: as many as the layouts need
+  std::string seed = "1";
   std::vector<std::string> switches;
   std::string dtype = "fp32";
   std::string mode = "keep";
@@ -44,13 +50,19 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
                  "rank processes to start (default: as many as the layouts need)");
   app.add_option("--switch", flags->switches,
                  "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
+  app.add_flag("--exact-switches", config.exact_switches,
+               "move each --switch right after its STEP (0: before the first): training waits for "
+               "its preparation");
+  app.add_option("--step-timeout", config.step_timeout,
+                 "seconds that a rank waits for another one within a step before the job ends")
+      ->capture_default_str();
   app.add_option("--global-batch", config.global_batch, "sequences per step")
       ->capture_default_str();
   app.add_option("--micro-batch", config.micro_batch, "sequences per micro-batch")
       ->capture_default_str();
   app.add_option("--seq", config.seq, "tokens per sequence")->capture_default_str();
   app.add_option("--lr", config.lr, "peak learning rate")->capture_default_str();
-  app.add_option("--seed", config.seed, "of weights and data order")->capture_default_str();
+  app.add_option("--seed", flags->seed, "of weights and data order")->capture_default_str();
   app.add_option("--dtype", flags->dtype, "of parameters and gradients: fp32")
       ->capture_default_str();
   app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")
@@ -72,6 +84,11 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
       "write all state just before and after each switch to this directory, for checking");
   app.add_flag("--probe-loss", config.probe_loss,
                "evaluate one fixed batch just before and after each switch");
+  app.add_flag("--report-samples", config.report_samples,
+               "tell in the JSON lines which samples each rank read in each step");
+  app.add_option("--fill", config.fill,
+                 "zero or nan: what a switch's new memory holds before state comes, for checking")
+      ->capture_default_str();
 }
 
 // What the design has and this version has not is refused by name rather than ignored.
@@ -89,19 +106,27 @@ Status CheckChoices(const TrainFlags& flags) {
   return {};
 }
 
+Result<uint64_t> ParseSeed(const std::string& text) {
+  uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);
+  if (!text.empty() && error == std::errc() && stop == end) return seed;
+  return InvalidArgument("--seed {}: give a whole number of 0 to {}", Shortened(text), UINT64_MAX);
+}
+
 // The number of processes that all layouts together need, or the number asked for.
 Result<int32_t> NumRanks(const TrainFlags& flags) {
-  if (flags.nproc < 0 || flags.nproc > kMaxRanks) {
+  if (flags.nproc && (*flags.nproc < 1 || *flags.nproc > kMaxRanks)) {
     return InvalidArgument("--nproc {}: give a number of 1 to {}; all ranks start on this machine",
-                           flags.nproc, kMaxRanks);
+                           *flags.nproc, kMaxRanks);
   }
-  if (flags.nproc > 0) return flags.nproc;
+  if (flags.nproc) return *flags.nproc;
   std::vector<std::string> specs = {flags.config.layout};
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
   int32_t needed = 1;
   for (const std::string& spec : specs) {
     const Result<vps::Layout> layout = vps::ParseLayout(spec);
-    if (!layout.ok()) return layout.status().Within(fmt::format("layout {}", spec));
+    if (!layout.ok()) return layout.status().Within(fmt::format("layout {}", Shortened(spec)));
     for (const RankId rank : layout->Ranks()) needed = std::max(needed, rank + 1);
   }
   if (needed > kMaxRanks) {
@@ -109,6 +134,15 @@ Result<int32_t> NumRanks(const TrainFlags& flags) {
                            kMaxRanks);
   }
   return needed;
+}
+
+// Two switches cannot both be the next thing after one step. `switches` are in order of steps.
+Status CheckDistinctSteps(const std::vector<ScheduledSwitch>& switches) {
+  const auto twice = std::ranges::adjacent_find(switches, {}, &ScheduledSwitch::step);
+  if (twice == switches.end()) return {};
+  return InvalidArgument(
+      "--exact-switches: two switches right after step {}; give each a step of its own",
+      twice->step);
 }
 
 // Makes a directory that results go to, and proves now rather than after the last step that it can
@@ -142,7 +176,7 @@ Status CheckResume(const JobConfig& config, const JobSetup& setup) {
     if (scheduled.step >= info.step) continue;
     return InvalidArgument(
         "--switch {}:{}: the run goes on after step {}; a switch can be asked for from there on",
-        scheduled.step, scheduled.spec, info.step);
+        scheduled.step, Shortened(scheduled.spec), info.step);
   }
   return {};
 }
@@ -171,6 +205,7 @@ Status Train(TrainFlags& flags) {
     config.switches.push_back(std::move(scheduled));
   }
   std::ranges::stable_sort(config.switches, {}, &ScheduledSwitch::step);
+  DT_ASSIGN_OR_RETURN(config.seed, ParseSeed(flags.seed));
   DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags));
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config));
   DT_ASSIGN_OR_RETURN(const vps::Layout first, setup.CheckedLayout(config.layout));
@@ -178,20 +213,32 @@ Status Train(TrainFlags& flags) {
   for (ScheduledSwitch& scheduled : config.switches) {
     Result<vps::Layout> layout = setup.CheckedLayout(scheduled.spec);
     if (!layout.ok()) {
-      return layout.status().Within(fmt::format("--switch {}:{}", scheduled.step, scheduled.spec));
+      return layout.status().Within(
+          fmt::format("--switch {}:{}", scheduled.step, Shortened(scheduled.spec)));
     }
     if (scheduled.step >= config.last_step()) {
       return InvalidArgument(
           "--switch {}:{}: the job ends after step {}; a switch needs a step after it",
-          scheduled.step, scheduled.spec, config.last_step());
+          scheduled.step, Shortened(scheduled.spec), config.last_step());
     }
     scheduled.spec = layout->ToString();
   }
+  if (config.exact_switches) DT_RETURN_IF_ERROR(CheckDistinctSteps(config.switches));
   DT_RETURN_IF_ERROR(CheckResume(config, setup));
+  DT_ASSIGN_OR_RETURN(const std::string memory, CheckMemory(config, setup));
   DT_RETURN_IF_ERROR(CheckWritable("--save", config.save));
   DT_RETURN_IF_ERROR(CheckWritable("--dump-state", config.dump_state));
-  LaunchOptions launch{
-      .config = config, .control = {}, .json = {}, .log_directory = flags.log_directory};
+  // Held until the job has ended.
+  std::error_code ignored;
+  const bool one = std::filesystem::equivalent(config.save, config.dump_state, ignored);
+  DT_ASSIGN_OR_RETURN(const DirectoryLock save, DirectoryLock::Take("--save", config.save));
+  DT_ASSIGN_OR_RETURN(const DirectoryLock dump,
+                      DirectoryLock::Take("--dump-state", one ? "" : config.dump_state));
+  LaunchOptions launch{.config = config,
+                       .control = {},
+                       .json = {},
+                       .log_directory = flags.log_directory,
+                       .note = memory};
   if (!flags.control.empty()) {
     DT_ASSIGN_OR_RETURN(launch.control, ParseAddress(flags.control));
   }

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Jobs of real processes: switch, resume, be asked from outside, lose a rank."""
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from cli_test_support import MICRO, Cli, events, main
+from cli_test_support import MICRO, Cli, events, json_lines, main
 
 
 def losses(lines):
@@ -42,10 +45,29 @@ class Jobs(Cli):
         self.assert_same_losses(losses(static), losses(elastic))
 
     def test_a_switch_that_the_end_of_the_job_overtakes_is_told(self):
-        lines = self.train("--layout", "dp=1", "--steps", "4", "--nproc", "4", "--switch", "3:tp=2,dp=2,zero=1")
+        lines = self.path / "lines.jsonl"
+        job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=1", "--steps", "4", "--nproc", "4",
+                         "--switch", "3:tp=2,dp=2,zero=1", f"--json={lines}")
+        stopped = self.rank_pid(job, 3)  # long before it has loaded its libraries: it cannot prepare anything
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            self.wait_until(lambda: any(e["event"] == "step" and e["step"] == 4 for e in json_lines(lines)), "step 4")
+            self.assertNotIn(3, [e["rank"] for e in events(json_lines(lines), "ready")], "rank 3 was stopped too late")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        code, _, err = self.finish(job)
+        self.assertEqual(code, 0, err)
+        (report,) = events(json_lines(lines), "switch")
+        self.assertEqual((report["outcome"], report["from"], report["to"]), ("rolled_back", "dp=1", "tp=2,dp=2,zero=1"))
+        self.assertIn("job", report["reason"])
+
+    def test_an_exact_switch_is_never_overtaken(self):
+        lines = self.train("--layout", "dp=1", "--steps", "4", "--nproc", "4", "--exact-switches", "--verify", "full",
+                           "--switch", "3:tp=2,dp=2,zero=1")
         (report,) = events(lines, "switch")
-        self.assertIn(report["outcome"], ("committed", "rolled_back"))
-        self.assertEqual(events(lines, "step")[-1]["step"], 4)
+        self.assert_proven(report)
+        self.assertEqual(report["step"], 3)
+        self.assertEqual([e["layout"] for e in events(lines, "step")], ["dp=1"] * 3 + ["tp=2,dp=2,zero=1"])
 
     def test_resume_goes_on_in_another_layout(self):
         whole = self.train("--layout", "dp=1", "--steps", "12")
@@ -96,6 +118,93 @@ class Jobs(Cli):
                 self.assertIn(f"rank {victim} ", err)
                 self.assertIn("signal 9", err)
                 self.assertEqual(err.count("dynatrain train:"), 1, err)
+
+    def running(self, *arguments):
+        """A job that trains, and the file of its JSON lines."""
+        lines = self.path / f"lines-{time.monotonic_ns()}.jsonl"
+        job = self.start("train", *MICRO, "--data", self.data, "--steps", "1000000", f"--json={lines}", *arguments)
+        self.wait_until(lambda: job.poll() is not None or events(json_lines(lines), "step"), "the first step")
+        return job, lines
+
+    def assert_ends_with_one_message(self, job, *expected):
+        code, _, err = self.finish(job)
+        self.assertNotEqual(code, 0)
+        (message,) = [line for line in err.splitlines() if line.startswith("dynatrain")]
+        for text in expected:
+            self.assertIn(text, message)
+
+    def test_a_stopped_rank_is_named(self):
+        job, _ = self.running("--layout", "tp=2,dp=2", "--nproc", "4", "--step-timeout", "3")
+        stopped = self.rank_pid(job, 2)
+        os.kill(stopped, signal.SIGSTOP)
+        self.assert_ends_with_one_message(job, "in group", "of ranks", "imed out", "--step-timeout 3", "no word from rank 2")
+
+    def test_data_cut_short_while_training(self):
+        job, _ = self.running("--layout", "dp=2", "--nproc", "2")
+        os.truncate(self.data, 1000)
+        self.assert_ends_with_one_message(job, self.data, "cut short", "it had 50000 bytes")
+
+    def test_two_jobs_do_not_write_to_one_directory(self):
+        for flag in ("--save", "--dump-state"):
+            with self.subTest(flag=flag):
+                shared = str(self.path / f"shared{flag}")
+                job, _ = self.running("--layout", "dp=1", flag, shared)
+                self.refuse(["train", *MICRO, "--data", self.data, "--layout", "dp=1", "--steps", "1", flag, shared],
+                            f"{flag} {shared}", "another job")
+                job.send_signal(signal.SIGINT)
+                self.finish(job)
+                self.train("--layout", "dp=1", "--steps", "1", flag, shared)
+
+    def test_silent_clients_hold_up_nothing(self):
+        job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=1", "--nproc", "2", "--steps", "1000000",
+                         "--control", "127.0.0.1:0")
+        address = next(line.split()[4] for line in job.stderr if line.startswith("control:"))
+        host, port = address.split(":")
+        clients = [socket.create_connection((host, int(port))) for _ in range(24)]
+        clients[0].sendall(b"GET /sta")
+        # More than httplib serves by itself: the others are answered before these have timed out.
+        code, out, err = self.run_cli("status", "--job", address)
+        self.assertEqual(code, 0, err)
+        for client in clients:
+            client.settimeout(60)
+        self.assertEqual(clients[1].recv(1), b"", "a silent client is disconnected")
+        # Clients that go on for ever: the end of the job does not wait for theirs.
+        clients += [socket.create_connection((host, int(port))) for _ in range(40)]
+        ended = threading.Event()
+        dripping = threading.Thread(target=self.drip, args=(clients[-40:], ended))
+        dripping.start()
+        try:
+            os.kill(self.rank_pid(job, 0), signal.SIGKILL)
+            self.assert_ends_with_one_message(job, "rank 0 ", "signal 9")
+        finally:
+            ended.set()
+            dripping.join()
+            for client in clients:
+                client.close()
+
+    @staticmethod
+    def drip(clients, ended):
+        for client in clients:
+            client.sendall(b"GET /status HTTP/1.1\r\nX: ")
+        while not ended.wait(0.3):
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"x")
+
+    def test_control_over_ipv6(self):
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError as error:
+            self.skipTest(f"no IPv6 loopback here: {error}")
+        job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=1", "--steps", "1000000", "--control", "[::1]:0")
+        address = next(line.split()[4] for line in job.stderr if line.startswith("control:"))
+        self.assertTrue(address.startswith("[::1]:"), address)
+        code, out, err = self.run_cli("status", "--job", address)
+        self.assertEqual(code, 0, err)
+        self.assertIn("micro-llama", out)
+        job.send_signal(signal.SIGINT)
+        self.finish(job)
 
     def test_a_killed_launcher_takes_its_ranks_along(self):
         job = self.start("train", *MICRO, "--data", self.data, "--layout", "dp=2", "--steps", "100000")
