@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dynatrain/elastic/switch.h"
+#include "dynatrain/vps/shard_elements.h"
 
 namespace dynatrain::elastic {
 
@@ -23,22 +24,11 @@ uint32_t Element(vps::TensorId tensor, int64_t index, int64_t step);
 template <class Visit>
 void VisitElements(const LayoutInstance& instance, const std::vector<vps::Shard>& shards,
                    engine::StateBuffers* state, Visit visit) {
-  const vps::StateCatalog& catalog = instance.map->catalog();
   for (const vps::Shard& shard : shards) {
-    const vps::Box whole = vps::Box::Whole(catalog.shape_of(shard.tensor));
     std::byte* data = state->bytes(shard.buffer).data();
-    vps::Coords at = shard.box.lo();
-    for (int64_t i = 0; i < shard.box.elems(); ++i) {
-      int64_t offset = shard.offset;
-      for (int axis = 0; axis < at.dims(); ++axis) {
-        offset += (at[axis] - shard.box.lo()[axis]) * shard.strides[axis];
-      }
-      visit(shard.tensor, vps::FlatIndex(whole, at), data + offset * 4);
-      for (int axis = at.dims() - 1; axis >= 0; --axis) {
-        if (++at[axis] < shard.box.hi()[axis]) break;
-        at[axis] = shard.box.lo()[axis];
-      }
-    }
+    vps::ForEachElement(
+        instance.map->catalog().shape_of(shard.tensor), shard,
+        [&](int64_t index, int64_t element) { visit(shard.tensor, index, data + element * 4); });
   }
 }
 

@@ -2,370 +2,36 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
-#include <set>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "dynatrain/base/hash.h"
-#include "dynatrain/elastic/sim_oracle.h"
+#include "dynatrain/elastic/sim_job.h"
+#include "dynatrain/elastic/sim_rank.h"
 #include "dynatrain/elastic/switch_votes.h"
 
 namespace dynatrain::elastic {
-namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
-using What = BoundaryResult::What;
 
-class World;
-
-// One rank: its loop, its host, and what is known of it.
-class SimRank final : public Host {
- public:
-  SimRank(World* world, RankId rank) : world_(*world), rank_(rank) {}
-
-  void Run();
-
-  Status CheckLayout(const vps::Layout& layout) override;
-  Result<std::shared_ptr<void>> Prepare(const LayoutInstance& instance) override;
-  std::string JobState() override;
-
-  bool fail_allocation = false;
-  bool ended = false;                   // Run has returned
-  bool leaving = false;                 // its agent is being stopped
-  std::map<int64_t, Outcome> outcomes;  // by epoch or id, as the agent told them
-
- private:
-  struct Token;
-
-  std::shared_ptr<LayoutInstance> FirstInstance();
-  bool Step();
-  bool WaitIdle();
-  bool Take(const BoundaryResult& result, int64_t before);
-  // The last one that this rank built a transport for.
-  int64_t LastSwitch() const;
-  void CheckMayTrain();
-  void Enter();
-  // An idle rank's own idea of the step, never to be heard of.
-  int64_t Forgotten() const { return -1000 - rank_; }
-  void CheckState(std::string_view when);
-  void Train();
-
-  World& world_;
-  const RankId rank_;
-  std::unique_ptr<SwitchAgent> agent_;
-  std::vector<vps::Shard> shards_;  // of the current instance
-  int64_t step_ = 0;                // last finished step
-  bool moved_ = false;              // has told its job state since it last trained
-};
-
-class World {
- public:
-  explicit World(const SimScript& to_run)
-      : script(to_run),
-        scheduler(Mix64(script.seed ^ 0x5eed)),
-        clock(&scheduler),
-        server(&scheduler),
-        net(&scheduler, {script.rendezvous, script.silent_deaths}) {
-    for (RankId rank = 0; rank < script.num_ranks; ++rank) {
-      ranks.push_back(std::make_unique<SimRank>(this, rank));
-    }
-  }
-
-  SimResult Run();
-
-  template <class... Args>
-  void Violation(fmt::format_string<Args...> format, Args&&... args) {
-    if (result.violations.size() < 10) {
-      result.violations.push_back(
-          fmt::format("[{:.3f} s, step {}] ", ToSeconds(scheduler.now()), scheduler.steps()) +
-          fmt::format(format, std::forward<Args>(args)...));
-    }
-  }
-
-  // Ended against its will: what is left of the job cannot be expected to switch.
-  bool Dead(RankId rank) const {
-    return scheduler.killed(rank) || ranks[static_cast<size_t>(rank)]->ended;
-  }
-  int64_t last_committed() const { return last_committed_; }
-  std::string DecisionOf(int64_t id) const { return server.Peek(SwitchKey(id, "decision")); }
-  // Whether a layout is no more: never came to be, or a later one was committed.
-  bool Over(int64_t epoch) const {
-    return last_committed_ > epoch || DecisionOf(epoch).starts_with("abort");
-  }
-
-  // The step's own reduction over the active ranks. None: a member is gone.
-  struct Reduced {
-    bool all_ready;
-    bool end;
-  };
-  std::optional<Reduced> Reduce(const LayoutInstance& instance, int64_t step, RankId rank,
-                                bool ready);
-
-  const SimScript script;
-  SimScheduler scheduler;
-  SimClock clock;
-  SimStoreServer server;
-  SimNet net;
-  std::vector<std::unique_ptr<SimRank>> ranks;
-  SimResult result;
-  bool end_requested = false;
-  std::map<int64_t, int> reports;  // by id
-
- private:
-  struct Reduction {
-    std::set<RankId> present;
-    bool all_ready = true;
-    bool end = false;
-    bool failed = false;
-  };
-
-  void Strike(RankId owner);
-  void Apply(const SimFault& fault);
-  void OnWrite(RankId owner, const std::string& key, const std::string& value);
-  void OnDecision(RankId owner, int64_t id, const std::string& value);
-  void Launch();
-  void Ask(Store& store, const std::string& spec);
-  bool AwaitDecision(int64_t id, Duration timeout);
-  void TryAgain(Store& store);
-  void AwaitReports();
-  bool AllLive() const;
-  void CheckEnd();
-
-  std::vector<int64_t> steps_of_rank_ = std::vector<int64_t>(16);
-  std::vector<bool> struck_ = std::vector<bool>(16);
-  bool faults_on_ = true;
-  TimePoint quiet_from_{};                                       // the last cut or stop is over
-  std::map<std::pair<int64_t, int64_t>, Reduction> reductions_;  // by epoch, step
-  int64_t last_committed_ = 0;
-  int64_t last_id_ = 0;
-  std::map<int64_t, std::string> specs_;  // by id; 0: the first layout
-};
-
-// ---- SimRank ----
-
-// Stands for the instance's views: gone when the instance is.
-struct SimRank::Token {
-  World* world;
-  SimRank* rank;
-  RankId rank_id;
-  int64_t epoch;
-  ~Token() {
-    const bool gone = world->scheduler.killed(rank_id) || world->server.Lost(rank_id);
-    if (rank->leaving || gone || world->Over(epoch)) return;
-    world->Violation("rank {} freed its instance of epoch {} before a decision", rank_id, epoch);
-  }
-};
-
-Status SimRank::CheckLayout(const vps::Layout&) { return Status::Ok(); }
-
-Result<std::shared_ptr<void>> SimRank::Prepare(const LayoutInstance& instance) {
-  world_.scheduler.Yield();
-  if (std::exchange(fail_allocation, false)) return ResourceExhausted("no memory for views");
-  return std::shared_ptr<void>(new Token{&world_, this, rank_, instance.epoch},
-                               [](Token* token) { delete token; });
-}
-
-std::string SimRank::JobState() {
-  moved_ = true;
-  return fmt::format("step={}", step_);
-}
-
-std::shared_ptr<LayoutInstance> SimRank::FirstInstance() {
-  auto instance = std::make_shared<LayoutInstance>();
-  const auto layout = vps::ParseLayout(world_.script.first, world_.script.num_ranks);
-  DT_CHECK_MSG(layout.ok(), layout.status().ToString());
-  const auto map = vps::LayoutShardMap::Make(TinyCatalog(), *layout);
-  DT_CHECK_MSG(map.ok(), map.status().ToString());
-  instance->map = *map;
-  instance->rank = rank_;
-  auto state = engine::StateBuffers::Allocate(**map, rank_, engine::Fill::kZero);
-  DT_CHECK(state.ok());
-  instance->state = *std::move(state);
-  instance->host =
-      std::shared_ptr<void>(new Token{&world_, this, rank_, 0}, [](Token* token) { delete token; });
-  return instance;
-}
-
-void SimRank::Run() {
-  auto first = FirstInstance();
-  SwitchOptions options;
-  options.verify = world_.script.verify;
-  options.fill = engine::Fill::kNan;
-  options.prepare_timeout = seconds(3);
-  options.move_timeout = seconds(1);
-  options.agree_timeout = seconds(10);
-  options.heartbeat = milliseconds(100);
-  options.poll = milliseconds(40);
-  options.report_timeout = seconds(30);
-  const auto factory = world_.net.FactoryOf(rank_);
-  auto agent = SwitchAgent::Start(
-      {rank_,
-       world_.script.num_ranks,
-       TinyCatalog(),
-       {},
-       options,
-       this,
-       factory.get(),
-       &world_.clock},
-      world_.server.Connect(rank_), std::move(first),
-      [this](const SwitchReport& report) { ++world_.reports[report.id]; },
-      [this](std::function<void()> body) -> std::function<void()> {
-        const int fiber = world_.scheduler.Spawn(rank_, std::move(body));
-        return [this, fiber] {
-          // Joining is no wait of the protocol: it goes on when the rank is killed.
-          while (!world_.scheduler.done(fiber)) {
-            world_.scheduler.Block(SimScheduler::kNever,
-                                   [this, fiber] { return world_.scheduler.done(fiber); });
-          }
-        };
-      });
-  if (agent.ok()) {
-    agent_ = *std::move(agent);
-    if (agent_->current().active()) {
-      Enter();
-      VisitElements(agent_->current(), shards_, &agent_->current().state,
-                    [](vps::TensorId tensor, int64_t index, std::byte* element) {
-                      const uint32_t bits = Element(tensor, index, 0);
-                      std::memcpy(element, &bits, 4);
-                    });
-    } else {
-      step_ = Forgotten();
-    }
-    while (agent_->current().active() ? Step() : WaitIdle()) {
-    }
-    CheckState("at its end");
-    // Peers of a reduction learn that this rank is gone before its agent has said good-bye.
-    leaving = true;
-    world_.net.Gone(rank_);
-    ended = true;
-    agent_.reset();
-  }
-  leaving = true;
-  ended = true;
-}
-
-void SimRank::Enter() { shards_ = agent_->current().map->ShardsOf(rank_); }
-
-bool SimRank::Step() {
-  CheckMayTrain();
-  CheckState("before a step");
-  if (world_.scheduler.killed(rank_)) return false;
-  ++step_;
-  Train();
-  world_.clock.SleepUntil(world_.clock.Now() +
-                          milliseconds(world_.scheduler.random().Between(5, 60)));
-  const bool ready = agent_->ready();
-  const auto reduced = world_.Reduce(agent_->current(), step_, rank_, ready);
-  if (!reduced) return false;
-  agent_->StepTook(0.001);
-  // Some loops come to the boundary only if there is something to do.
-  if (!reduced->all_ready && world_.script.seed % 2 == 0) return !reduced->end;
-  const int64_t before = agent_->current().epoch;
-  const Result<BoundaryResult> result = agent_->AtStepBoundary(step_, reduced->all_ready);
-  if (!result.ok()) return false;
-  return Take(*result, before) && !reduced->end;
-}
-
-bool SimRank::WaitIdle() {
-  const int64_t before = agent_->current().epoch;
-  const Result<BoundaryResult> result = agent_->WaitWhileIdle();
-  return result.ok() && Take(*result, before);
-}
-
-// Whether to go on.
-bool SimRank::Take(const BoundaryResult& result, int64_t before) {
-  if (world_.scheduler.killed(rank_)) return false;
-  const LayoutInstance& now = agent_->current();
-  if (result.what == What::kJobEnded) return false;
-  if (result.what == What::kRolledBack && !world_.DecisionOf(LastSwitch()).starts_with("abort")) {
-    world_.Violation("rank {} rolls switch {} back: decision is '{}'", rank_, LastSwitch(),
-                     world_.DecisionOf(LastSwitch()));
-  }
-  if (result.what != What::kCommitted) {
-    if (now.epoch != before)
-      world_.Violation("rank {}: epoch {} without a commit", rank_, now.epoch);
-    return true;
-  }
-  outcomes[now.epoch] = Outcome::kCommitted;
-  if (world_.DecisionOf(now.epoch) != "commit") {
-    world_.Violation("rank {} entered epoch {}: decision is '{}'", rank_, now.epoch,
-                     world_.DecisionOf(now.epoch));
-  }
-  if (!now.active()) {
-    step_ = Forgotten();
-    return true;
-  }
-  Enter();
-  int64_t told = -1;
-  if (result.job_state.starts_with("step=")) {
-    std::from_chars(result.job_state.data() + 5, result.job_state.data() + result.job_state.size(),
-                    told);
-  }
-  if (step_ >= 0 && told != step_) {
-    world_.Violation("rank {} goes on from step {}, was at {}", rank_, told, step_);
-  }
-  step_ = told;
-  CheckState("after a commit");
-  agent_->FirstStepStarts();
-  return true;
-}
-
-int64_t SimRank::LastSwitch() const {
-  const std::string name = world_.net.last_epoch(rank_);  // "switch7"
-  int64_t id = 0;
-  if (name.size() > 6) std::from_chars(name.data() + 6, name.data() + name.size(), id);
-  return id;
-}
-
-void SimRank::CheckMayTrain() {
-  const int64_t epoch = agent_->current().epoch;
-  if (world_.last_committed() > epoch) {
-    world_.Violation("rank {} trains in epoch {}, {} is committed", rank_, epoch,
-                     world_.last_committed());
-  }
-  if (!std::exchange(moved_, false)) return;
-  const int64_t id = LastSwitch();
-  if (world_.DecisionOf(id).empty()) {
-    world_.Violation("rank {} trains before switch {} is decided", rank_, id);
+SimJob::SimJob(const SimScript& to_run)
+    : script(to_run),
+      scheduler(Mix64(script.seed ^ 0x5eed)),
+      clock(&scheduler),
+      server(&scheduler),
+      net(&scheduler, {script.rendezvous, script.silent_deaths}) {
+  for (RankId rank = 0; rank < script.num_ranks; ++rank) {
+    ranks.push_back(std::make_unique<SimRank>(this, rank));
   }
 }
 
-void SimRank::CheckState(std::string_view when) {
-  LayoutInstance& instance = agent_->current();
-  if (!instance.active() || world_.scheduler.killed(rank_)) return;
-  int64_t wrong = 0;
-  std::string first;
-  VisitElements(instance, shards_, &instance.state,
-                [&](vps::TensorId tensor, int64_t index, const std::byte* element) {
-                  uint32_t bits = 0;
-                  std::memcpy(&bits, element, 4);
-                  if (bits == Element(tensor, index, step_)) return;
-                  if (wrong++ == 0) {
-                    first = fmt::format("{}[{}] is {:#x}", instance.map->catalog().NameOf(tensor),
-                                        index, bits);
-                  }
-                });
-  if (wrong > 0) {
-    world_.Violation("rank {} {}: {} elements are not those of step {} in epoch {}: {}", rank_,
-                     when, wrong, step_, instance.epoch, first);
-  }
+SimJob::~SimJob() = default;
+
+bool SimJob::Dead(RankId rank) const {
+  return scheduler.killed(rank) || ranks[static_cast<size_t>(rank)]->ended;
 }
 
-void SimRank::Train() {
-  VisitElements(agent_->current(), shards_, &agent_->current().state,
-                [this](vps::TensorId tensor, int64_t index, std::byte* element) {
-                  const uint32_t bits = Element(tensor, index, step_);
-                  std::memcpy(element, &bits, 4);
-                });
-}
-
-// ---- World ----
-
-std::optional<World::Reduced> World::Reduce(const LayoutInstance& instance, int64_t step,
-                                            RankId rank, bool ready) {
+std::optional<SimJob::Reduced> SimJob::Reduce(const LayoutInstance& instance, int64_t step,
+                                              RankId rank, bool ready) {
   Reduction& reduction = reductions_[{instance.epoch, step}];
   reduction.present.insert(rank);
   reduction.all_ready = reduction.all_ready && ready;
@@ -384,7 +50,7 @@ std::optional<World::Reduced> World::Reduce(const LayoutInstance& instance, int6
   return Reduced{reduction.all_ready, reduction.end};
 }
 
-void World::Strike(RankId owner) {
+void SimJob::Strike(RankId owner) {
   if (owner < 0 || !faults_on_) return;
   const int64_t step = steps_of_rank_[static_cast<size_t>(owner)]++;
   for (size_t i = 0; i < script.faults.size(); ++i) {
@@ -395,7 +61,7 @@ void World::Strike(RankId owner) {
   }
 }
 
-void World::Apply(const SimFault& fault) {
+void SimJob::Apply(const SimFault& fault) {
   const TimePoint until = scheduler.now() + fault.lasts;
   quiet_from_ = std::max(quiet_from_, until);
   switch (fault.kind) {
@@ -430,7 +96,7 @@ void World::Apply(const SimFault& fault) {
   }
 }
 
-void World::OnWrite(RankId owner, const std::string& key, const std::string& value) {
+void SimJob::OnWrite(RankId owner, const std::string& key, const std::string& value) {
   // "switch/<id>/decision"
   if (!key.starts_with("switch/") || !key.ends_with("/decision")) return;
   int64_t id = 0;
@@ -438,9 +104,10 @@ void World::OnWrite(RankId owner, const std::string& key, const std::string& val
   OnDecision(owner, id, value);
 }
 
-void World::OnDecision(RankId owner, int64_t id, const std::string& value) {
+void SimJob::OnDecision(RankId owner, int64_t id, const std::string& value) {
   if (value != "commit") {
     ++result.rolled_back;
+    result.reasons.push_back(value);
     return;
   }
   const auto from = vps::ParseLayout(specs_[last_committed_], script.num_ranks);
@@ -460,17 +127,17 @@ void World::OnDecision(RankId owner, int64_t id, const std::string& value) {
   last_committed_ = id;
 }
 
-void World::Ask(Store& store, const std::string& spec) {
+void SimJob::Ask(Store& store, const std::string& spec) {
   specs_[++last_id_] = spec;
   const auto id = RequestSwitch(store, spec, 0);
   if (!id.ok() || *id != last_id_) Violation("switch {} could not be asked for", last_id_);
 }
 
-bool World::AwaitDecision(int64_t id, Duration timeout) {
+bool SimJob::AwaitDecision(int64_t id, Duration timeout) {
   return scheduler.Block(scheduler.now() + timeout, [this, id] { return !DecisionOf(id).empty(); });
 }
 
-void World::Launch() {
+void SimJob::Launch() {
   const auto store = server.Connect(-1);
   for (const std::string& spec : script.switches) {
     Ask(*store, spec);
@@ -490,7 +157,7 @@ void World::Launch() {
 }
 
 // A job that ends with a report owed would lose it.
-void World::AwaitReports() {
+void SimJob::AwaitReports() {
   scheduler.Block(scheduler.now() + seconds(40), [this] {
     for (int64_t id = 1; id <= last_id_; ++id) {
       if (!reports.contains(id)) return !AllLive();
@@ -499,7 +166,7 @@ void World::AwaitReports() {
   });
 }
 
-bool World::AllLive() const {
+bool SimJob::AllLive() const {
   for (RankId rank = 0; rank < script.num_ranks; ++rank) {
     if (Dead(rank) || server.Lost(rank)) return false;
   }
@@ -507,7 +174,7 @@ bool World::AllLive() const {
 }
 
 // If all ranks live: what was rolled back commits now that nothing fails.
-void World::TryAgain(Store& store) {
+void SimJob::TryAgain(Store& store) {
   const auto settled = [this] {
     if (scheduler.now() < quiet_from_) return !AllLive();
     for (int64_t id = 1; id <= last_id_; ++id) {
@@ -536,7 +203,7 @@ void World::TryAgain(Store& store) {
   }
 }
 
-void World::CheckEnd() {
+void SimJob::CheckEnd() {
   bool deaths = false;
   for (RankId rank = 0; rank < script.num_ranks; ++rank) {
     deaths = deaths || scheduler.killed(rank) || server.Lost(rank);
@@ -564,7 +231,7 @@ void World::CheckEnd() {
   }
 }
 
-SimResult World::Run() {
+SimResult SimJob::Run() {
   specs_[0] = script.first;
   scheduler.SetImpatience(script.impatience, script.jump);
   server.SetLatency(script.store_latency);
@@ -584,11 +251,6 @@ SimResult World::Run() {
   return std::move(result);
 }
 
-}  // namespace
-
-SimResult RunSim(const SimScript& script) {
-  World world(script);
-  return world.Run();
-}
+SimResult RunSim(const SimScript& script) { return SimJob(script).Run(); }
 
 }  // namespace dynatrain::elastic

@@ -50,6 +50,9 @@ struct SimScript {
   Duration jump{};
   bool overlapping_requests = false;
   Duration store_latency{};  // of each way, at most
+  // Just before its first move this rank's copy of the tied tensor has drifted from the others' by
+  // one bit; if the switch is rolled back, the bit is mended before the next step.
+  std::optional<RankId> drifted;
   // Drawn from `seed`: degrees, ranks, zero, buffers, faults.
   static SimScript FromSeed(uint64_t seed);
   std::string ToString() const;
@@ -59,6 +62,7 @@ struct SimResult {
   std::vector<std::string> violations;
   int committed = 0;
   int rolled_back = 0;
+  std::vector<std::string> reasons;  // of roll-backs, as decided
   int deaths = 0;
   int64_t steps = 0;
   std::map<RankId, int64_t> steps_of_rank;

@@ -14,14 +14,16 @@
 //   prepared/<rank>  vote of a background thread: groups, transport and host stand, or an error
 //   move_before      the step before which state moves; for the ranks that do not train now
 //   job_state        step, data position, ... of the lowest old rank; a newcomer is never the source
-//   verified/<rank>  vote after moving and checking: this rank's digest contributions, or an error
+//   verified/<rank>  vote after moving and checking: what this rank adds to the digests and to the
+//                    check of tied tensors, or an error
 //   decision         "commit" or "abort: why"; first writer wins
 //   report/<rank>    what the switch cost here; the last thing a participant writes
 //
 // request and decision stay; the rest is deleted once all reports are in.
 //
 // Rules. commit is written only by the coordinator (lowest old rank), only after all verified votes
-// are Ok, their digests before and after are equal and the replica check is zero. Anyone may try
+// are Ok, the copies of tied tensors agree, digests before and after are equal and the replica
+// check is zero. Anyone may try
 // abort: whoever sees a failed vote or passes a deadline. Nobody trains, frees old state or reports
 // an outcome before reading the decision. A rank that cannot reach the store stops (kUnavailable);
 // it never guesses. Old storage is never written before the decision, so RolledBack leaves every
@@ -272,6 +274,7 @@ class SwitchParticipant {
   std::shared_ptr<LayoutInstance> next_;
   std::string job_state_;
   vps::StateDigest digest_before_, digest_after_;
+  engine::TieSums ties_;
 
   std::atomic<bool> stopping_ = false;
   Status store_lost_;

@@ -30,6 +30,7 @@ Result<Outcome> SwitchParticipant::Move(Store& store, int64_t step) {
   vote.job_state_hash = Hasher().Add(job_state_).hash();
   vote.before = digest_before_;
   vote.after = digest_after_;
+  vote.ties = ties_;
   const TimePoint verified = context_.clock->Now();
   DT_RETURN_IF_ERROR(Put(store, Key("verified", context_.rank), vote.ToJson()));
   stage_vote_.clear();
@@ -67,6 +68,7 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
       engine::Execute(program_, current_->state, &next_->state, *transport_, staging_.get(),
                       context_.options.verify, *context_.clock, context_.options.move_timeout));
   const TimePoint execute_ended = context_.clock->Now();
+  ties_ = execution.ties;
   if (full && is_new()) {
     digest_after_ = DigestOf(*to_, context_.rank, next_->state, digest_key);
   }

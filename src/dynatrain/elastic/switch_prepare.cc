@@ -73,6 +73,7 @@ Status SwitchParticipant::VotePlanned(Store& store, TimePoint deadline) {
                          .Add(context_.options.verify)
                          .Add(request_.id)
                          .hash();
+  mine.catalog = context_.catalog->Fingerprint();
   mine.balance = program_.message_balance;
   DT_RETURN_IF_ERROR(Put(store, Key("planned", context_.rank), mine.ToJson()));
   Votes votes;

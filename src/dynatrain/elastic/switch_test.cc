@@ -73,6 +73,7 @@ TEST(Votes, AnUnreadableVoteIsANo) {
 TEST(Votes, PlansMustBeTheSameAndMessagesMustMatch) {
   Vote a, b;
   a.fingerprint = b.fingerprint = 5;
+  a.catalog = b.catalog = 9;
   a.balance = 3;
   b.balance = ~uint64_t{0} - 2;
   EXPECT_TRUE(CheckPlanned({{0, a}, {1, b}}).ok());
@@ -82,6 +83,11 @@ TEST(Votes, PlansMustBeTheSameAndMessagesMustMatch) {
   b.fingerprint = 6;
   const Status differ = CheckPlanned({{0, a}, {3, b}});
   EXPECT_NE(differ.message().find("ranks 0 and 3"), std::string::npos) << differ.message();
+  // C17: a rank that registered its tensors in another order is told so.
+  b.catalog = 10;
+  EXPECT_EQ(CheckPlanned({{0, a}, {3, b}}).message(),
+            "ranks 0 and 3 registered different state (catalogs 0x9 and 0xa): the same tensors in "
+            "the same order on every rank is right");
   EXPECT_NE(CheckPlanned({{0, a}, {1, Vote::No("no memory")}}).message().find("rank 1: no memory"),
             std::string::npos);
 }
@@ -109,6 +115,14 @@ TEST(Votes, VerifiedNeedsEqualDigestsAgreeingReplicasAndOneJobState) {
   bad[1].after.replica = 1;
   EXPECT_NE(CheckVerified(bad, Verify::kFull).status.message().find("new layout differ"),
             std::string::npos);
+  bad = good;
+  bad[0].ties = {{"embedding/param", 7}, {"head/param", 1}};
+  bad[1].ties = {{"embedding/param", 5}, {"head/param", (uint64_t{1} << 61) - 2}};
+  for (const Verify verify : {Verify::kMoved, Verify::kFull}) {
+    EXPECT_EQ(CheckVerified(bad, verify).status.message(),
+              "tied tensor embedding/param: its copies in the old layout differ");
+    EXPECT_EQ(Vote::FromJson(bad[1].ToJson()).ties, bad[1].ties);
+  }
   bad = good;
   bad[2] = old_rank;
   bad[2].job_state_hash = 18;
@@ -169,6 +183,31 @@ TEST(Job, RefusesWhatMakesNoSenseAndTrainsOn) {
     ExpectHolds(script, result);
     EXPECT_EQ(result.rolled_back, 1) << spec;
     EXPECT_EQ(result.committed, 1) << spec;
+  }
+}
+
+// C12: the copies on the two ends of the pipeline differ by one bit when the state is to move.
+TEST(Job, CopiesOfATiedTensorThatDifferAreReportedAndNotPicked) {
+  for (const auto& [from, to] : {std::pair{"pp=2,dp=1", "dp=1"},
+                                 {"pp=2,dp=1", "pp=3,dp=1,ranks=2+1+3"},
+                                 {"tp=2,pp=2,dp=1", "dp=3,zero=1"}}) {
+    for (const engine::Verify verify : {engine::Verify::kMoved, engine::Verify::kFull}) {
+      SimScript script = Script(from, {to});
+      script.verify = verify;
+      const SimResult agrees = RunSim(script);
+      ExpectHolds(script, agrees);
+      EXPECT_EQ(agrees.committed, 1);
+      EXPECT_EQ(agrees.rolled_back, 0);
+      for (const RankId rank : vps::ParseLayout(from)->Ranks()) {
+        script.drifted = rank;
+        const SimResult result = RunSim(script);
+        ExpectHolds(script, result);
+        ASSERT_EQ(result.reasons.size(), 1U) << from << " to " << to << ", rank " << rank;
+        EXPECT_EQ(result.reasons[0],
+                  "abort: tied tensor embedding/param: its copies in the old layout differ");
+        EXPECT_EQ(result.committed, 1) << "once the copies agree again";
+      }
+    }
   }
 }
 

@@ -70,11 +70,13 @@ std::string Vote::ToJson() const {
     json["error"] = error;
   } else {
     json = {{"fingerprint", fingerprint},
+            {"catalog", catalog},
             {"balance", balance},
             {"is_old", is_old},
             {"job_state_hash", job_state_hash},
             {"before", DigestToJson(before)},
-            {"after", DigestToJson(after)}};
+            {"after", DigestToJson(after)},
+            {"ties", ties}};
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -89,11 +91,13 @@ Vote Vote::FromJson(const std::string& text) {
       return vote;
     }
     vote.fingerprint = json.at("fingerprint").get<uint64_t>();
+    vote.catalog = json.at("catalog").get<uint64_t>();
     vote.balance = json.at("balance").get<uint64_t>();
     vote.is_old = json.at("is_old").get<bool>();
     vote.job_state_hash = json.at("job_state_hash").get<uint64_t>();
     vote.before = DigestFromJson(json.at("before"));
     vote.after = DigestFromJson(json.at("after"));
+    vote.ties = json.at("ties").get<engine::TieSums>();
   } catch (const Json::exception& e) {
     return No(fmt::format("unreadable vote: {}", e.what()));
   }
@@ -105,6 +109,12 @@ Status CheckPlanned(const Votes& votes) {
   const auto& [first_rank, first] = *votes.begin();
   uint64_t balance = 0;
   for (const auto& [rank, vote] : votes) {
+    if (vote.catalog != first.catalog) {
+      return FailedPrecondition(
+          "ranks {} and {} registered different state (catalogs {:#x} and {:#x}): the same tensors "
+          "in the same order on every rank is right",
+          first_rank, rank, first.catalog, vote.catalog);
+    }
     if (vote.fingerprint != first.fingerprint) {
       return FailedPrecondition(
           "ranks {} and {} planned different switches (fingerprints {:#x} and {:#x}): catalog, "
@@ -124,10 +134,13 @@ VerifiedSum CheckVerified(const Votes& votes, engine::Verify verify) {
   VerifiedSum sum;
   sum.status = CheckErrors(votes);
   if (sum.status.ok()) sum.status = CheckJobStates(votes);
+  engine::TieSums ties;
   for (const auto& [rank, vote] : votes) {
     sum.before = vps::Combine(sum.before, vote.before);
     sum.after = vps::Combine(sum.after, vote.after);
+    engine::AddTies(vote.ties, &ties);
   }
+  if (sum.status.ok()) sum.status = engine::CheckTies(ties);
   if (sum.status.ok() && verify == engine::Verify::kFull) sum.status = CheckDigests(sum);
   return sum;
 }

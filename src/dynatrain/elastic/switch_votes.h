@@ -17,12 +17,14 @@ struct Vote {
   std::string error;  // empty: yes
   // planned
   uint64_t fingerprint = 0;  // of all inputs; equal on all ranks
+  uint64_t catalog = 0;      // of what is registered alone, to tell what differs
   uint64_t balance = 0;      // of messages; the sum over ranks is 0 mod 2^64
   // verified
   bool is_old = false;          // holds state of the old layout
   uint64_t job_state_hash = 0;  // old ranks
   vps::StateDigest before;      // old ranks, kFull
   vps::StateDigest after;       // new ranks, kFull
+  engine::TieSums ties;         // old ranks, kMoved and kFull
 
   static Vote No(std::string error);
 

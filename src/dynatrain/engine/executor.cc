@@ -7,6 +7,7 @@
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/engine/staging.h"
 #include "dynatrain/engine/storage.h"
+#include "dynatrain/engine/ties.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -51,6 +52,10 @@ class Execution {
 
   Result<ExecutionReport> Run() {
     DT_RETURN_IF_ERROR(CheckMemory());
+    if (staging_->checks()) {
+      const Stopwatch watch(clock_, &report_.check);
+      report_.ties = SumTies(program_, old_);
+    }
     for (const Action& action : staging_->actions()) DT_RETURN_IF_ERROR(Do(action));
     return report_;
   }
@@ -137,8 +142,8 @@ class Execution {
       if (region.buffer < 0 || region.buffer >= state.num_buffers() ||
           !Fits(region, state.buffer(region.buffer).bytes())) {
         return InvalidArgument("rank {}: tensor {} {} reaches outside buffer {}", program_.rank,
-                               NameOf(fragment.piece.tensor), fragment.piece.box.ToString(),
-                               region.buffer);
+                               NameOf(program_, fragment.piece.tensor),
+                               fragment.piece.box.ToString(), region.buffer);
       }
     }
     if (bytes == message.bytes) return Status::Ok();
@@ -322,7 +327,8 @@ class Execution {
           continue;
         const planner::Piece& piece = message.fragments[i].piece;
         return DataLoss("tensor {} {}: what rank {} holds now is not what rank {} has",
-                        NameOf(piece.tensor), piece.box.ToString(), program_.rank, message.peer);
+                        NameOf(program_, piece.tensor), piece.box.ToString(), program_.rank,
+                        message.peer);
       }
     }
     return Status::Ok();
@@ -371,14 +377,6 @@ class Execution {
   }
 
   static uint64_t AcknowledgementFor(const WireOp& op) { return Mix64(op.tag); }
-
-  std::string NameOf(vps::TensorId tensor) const {
-    const auto& names = program_.tensor_names;
-    const auto it =
-        std::lower_bound(names.begin(), names.end(), tensor,
-                         [](const auto& entry, vps::TensorId id) { return entry.first < id; });
-    return it != names.end() && it->first == tensor ? it->second : fmt::format("#{}", tensor);
-  }
 
   const Program& program_;
   const StateBuffers& old_;

@@ -10,6 +10,7 @@
 #include "dynatrain/base/status.h"
 #include "dynatrain/engine/program.h"
 #include "dynatrain/engine/state.h"
+#include "dynatrain/engine/ties.h"
 #include "dynatrain/transport/transport.h"
 
 namespace dynatrain::engine {
@@ -17,7 +18,8 @@ namespace dynatrain::engine {
 enum class Verify {
   kOff,
   kMoved,  // XXH3 of every moved piece's logical bytes at the source and, after unpacking, at the
-           // destination
+           // destination; and that the copies of each tied tensor agree (by the caller, see
+           // ExecutionReport::ties)
   kFull    // kMoved, and digest and replica check of all state before and after (by the caller, see
            // elastic)
 };
@@ -26,6 +28,9 @@ Result<Verify> ParseVerify(std::string_view name);  // "off", "moved", "full"
 struct ExecutionReport {
   Duration pack{}, wire{}, unpack{}, copy{}, check{};  // busy time of this rank's thread in each
   Duration memory{};                                   // kStream: taking and giving back
+  // kMoved and kFull: this rank's terms. The switch is right only if CheckTies accepts the sum over
+  // all ranks.
+  TieSums ties;
 };
 
 // Staging memory for one program, touched; made beforehand (on a background thread) so that Execute

@@ -9,6 +9,7 @@
 #include "dynatrain/engine/messages.h"
 #include "dynatrain/engine/order.h"
 #include "dynatrain/engine/phases.h"
+#include "dynatrain/engine/ties.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -187,10 +188,19 @@ void NameTensors(const Route& route, const vps::StateCatalog& catalog, Program* 
   std::set<vps::TensorId> moving;
   for (const Transfer& transfer : route.sends) moving.insert(transfer.piece.tensor);
   for (const Transfer& transfer : route.receives) moving.insert(transfer.piece.tensor);
+  for (const TiedPart& tie : program->ties) moving.insert(tie.piece.tensor);
   for (const vps::TensorId id : moving) program->tensor_names.emplace_back(id, catalog.NameOf(id));
 }
 
 }  // namespace
+
+std::string NameOf(const Program& program, vps::TensorId tensor) {
+  const auto& names = program.tensor_names;
+  const auto it =
+      std::lower_bound(names.begin(), names.end(), tensor,
+                       [](const auto& entry, vps::TensorId id) { return entry.first < id; });
+  return it != names.end() && it->first == tensor ? it->second : fmt::format("#{}", tensor);
+}
 
 Result<Region> RegionOf(const Piece& piece, const std::vector<Shard>& shards,
                         const std::vector<Buffer>& buffers) {
@@ -243,6 +253,7 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   program.phases.resize(static_cast<size_t>(options.phases));
   DT_RETURN_IF_ERROR(BuildPhases(route, to.catalog(), RoundTable(ranks, topology), &program));
   FillStats(route, options.granule_bytes, &program);
+  DT_ASSIGN_OR_RETURN(program.ties, TiedPartsOf(from, route.rank));
   NameTensors(route, to.catalog(), &program);
   Hasher inputs;
   inputs.Add(kProgramVersion)

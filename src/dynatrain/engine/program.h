@@ -61,6 +61,15 @@ struct LocalCopy {
   Region to;    // in the new buffers
 };
 
+// A part of this rank's copy of a tied tensor: one of `holders` copies in the old state, the
+// `holder`-th, which must all have the same bits (ties.h).
+struct TiedPart {
+  planner::Piece piece;
+  Region region;  // in the old buffers
+  int64_t holder;
+  int64_t holders;
+};
+
 // How long the old state stays.
 enum class Mode : uint8_t {
   kKeep,   // until the switch is decided: a roll-back finds it bit for bit
@@ -126,7 +135,8 @@ struct Program {
   std::vector<vps::Shard> new_shards;
   std::vector<vps::Buffer> old_buffers;
   std::vector<vps::Buffer> new_buffers;
-  // Names of the tensors that move, ascending by id; for errors.
+  std::vector<TiedPart> ties;
+  // Names of the tensors that move or are tied, ascending by id; for errors.
   std::vector<std::pair<vps::TensorId, std::string>> tensor_names;
   Mode mode = Mode::kKeep;
   int32_t window = kDefaultWindow;             // messages in flight per direction
@@ -155,6 +165,9 @@ Result<int32_t> FewestPhases(const planner::Route& route, const vps::ShardMap& f
 
 // The peers of a program's messages, ascending: the pairs of a transport that are worth warming up.
 std::vector<RankId> PeersOf(const Program& program);
+
+// By tensor_names; "#7" if it is not among them.
+std::string NameOf(const Program& program, vps::TensorId tensor);
 
 // Where a piece lies by the shards of its rank, ordered by (tensor, box) as ShardMap::ShardsOf
 // gives them. kInternal, naming tensor and box, if it lies in none of them whole.

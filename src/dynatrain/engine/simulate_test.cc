@@ -15,6 +15,7 @@ namespace {
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using vps::LayoutShardMap;
+using vps::testing::MapOf;
 
 std::shared_ptr<const vps::StateCatalog> Matrix(int64_t rows, int64_t columns) {
   auto catalog = std::make_shared<vps::StateCatalog>();
@@ -26,11 +27,6 @@ std::shared_ptr<const vps::StateCatalog> Matrix(int64_t rows, int64_t columns) {
   p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
   EXPECT_TRUE(catalog->Add(p).ok());
   return catalog;
-}
-
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const vps::StateCatalog> catalog,
-                                            std::string_view spec) {
-  return *LayoutShardMap::Make(std::move(catalog), *vps::ParseLayout(spec));
 }
 
 SimulationReport RunSimulation(const vps::ShardMap& from, const vps::ShardMap& to,

@@ -18,25 +18,18 @@ namespace {
 using namespace std::chrono_literals;
 using planner::Piece;
 using ::testing::HasSubstr;
+using testing::Numbered;
+using testing::RandomSwitch;
 using testing::RunSwitch;
 using testing::SwitchOptions;
 using testing::SwitchResult;
 using vps::Box;
-using vps::LayoutShardMap;
 using vps::ShardMap;
 using vps::StateCatalog;
 using vps::testing::DistinctValue;
 using vps::testing::MakeState;
+using vps::testing::MapOf;
 using vps::testing::State;
-
-std::shared_ptr<const LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog,
-                                            std::string_view spec) {
-  const auto layout = vps::ParseLayout(spec);
-  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
-  auto map = LayoutShardMap::Make(std::move(catalog), *layout);
-  EXPECT_TRUE(map.ok()) << map.status().ToString();
-  return *map;
-}
 
 // `layers` layers of a [rows, columns] matrix split by rows, one split by columns, and a replicated
 // vector.
@@ -57,33 +50,6 @@ std::shared_ptr<const StateCatalog> Model(int32_t layers, int64_t rows, int64_t 
     add(fmt::format("l{}.norm", l), {columns}, vps::Split::None(), l);
   }
   return catalog;
-}
-
-// State with a value per element, made from the shards without the (slow) element oracle.
-State Numbered(const ShardMap& map) {
-  State state;
-  for (const RankId rank : map.Ranks()) {
-    for (const vps::Buffer& buffer : map.BuffersOf(rank)) {
-      state[rank].emplace_back(static_cast<size_t>(buffer.bytes()));
-    }
-    for (const vps::Shard& shard : map.ShardsOf(rank)) {
-      auto& bytes = state[rank][static_cast<size_t>(shard.buffer)];
-      const vps::Coords strides = vps::RowMajorStrides(map.catalog().shape_of(shard.tensor));
-      std::vector<std::byte> run(static_cast<size_t>(shard.box.elems() * 4));
-      vps::Coords index = shard.box.lo();
-      for (size_t i = 0; i < run.size(); i += 4) {
-        uint64_t flat = 0;
-        for (int a = 0; a < index.dims(); ++a) flat += static_cast<uint64_t>(index[a] * strides[a]);
-        const auto value =
-            static_cast<uint32_t>(Mix64(static_cast<uint64_t>(shard.tensor) << 40 | flat)) | 1U;
-        std::memcpy(&run[i], &value, 4);
-        for (int a = index.dims() - 1; a >= 0 && ++index[a] == shard.box.hi()[a]; --a)
-          index[a] = shard.box.lo()[a];
-      }
-      Unpack(run, {shard.buffer, shard.offset, shard.box.shape(), shard.strides, 4}, bytes);
-    }
-  }
-  return state;
 }
 
 TEST(PhaseCuts, EveryElementHasOnePhaseAndRunsAreAboutEqual) {
@@ -127,27 +93,11 @@ TEST(PhaseCuts, EveryElementHasOnePhaseAndRunsAreAboutEqual) {
   }
 }
 
-struct RandomCase {
-  std::shared_ptr<const StateCatalog> catalog;
-  std::shared_ptr<const ShardMap> from, to;
-  SwitchOptions options;
-};
-
-RandomCase MakeCase(uint64_t seed) {
+RandomSwitch MakeCase(uint64_t seed) {
   Random random(seed);
-  RandomCase c;
-  do {
-    c.catalog = vps::testing::RandomCatalog(&random, 0);
-    c.from = *LayoutShardMap::Make(c.catalog, vps::testing::RandomLayout(&random, *c.catalog, 0));
-    c.to = *LayoutShardMap::Make(c.catalog, vps::testing::RandomLayout(&random, *c.catalog, 0));
-    c.options.ranks = testing::UnionOfRanks(*c.from, *c.to);
-  } while (c.options.ranks.size() > 17);
-  if (!random.OneIn(3))
-    c.options.topology.ranks_per_node = static_cast<int32_t>(random.Between(1, 6));
-  c.options.transport = {.rendezvous = !random.OneIn(4),
-                         .max_outstanding = static_cast<int32_t>(random.Between(0, 3)),
-                         .max_message = random.OneIn(3) ? random.Between(8, 60) : INT64_MAX,
-                         .timing_seed = random.OneIn(4) ? 0 : seed};
+  RandomSwitch c = testing::DrawSwitch(seed, &random);
+  // Acknowledgements take 8 bytes and are not cut.
+  c.options.transport.max_message = std::max<ByteCount>(8, c.options.transport.max_message);
   c.options.compile.mode = random.OneIn(3) ? Mode::kKeep : Mode::kStream;
   c.options.compile.phases = static_cast<int32_t>(random.Between(1, 12));
   c.options.compile.window = static_cast<int32_t>(random.Between(1, 4));
@@ -170,7 +120,7 @@ void ExpectWithinStatedPeak(const SwitchResult& result, const ShardMap& from, co
 TEST(Stream, RandomPhasedSwitchesAreExactAndWithinTheStatedPeak) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    const RandomCase c = MakeCase(seed);
+    const RandomSwitch c = MakeCase(seed);
     const State before = MakeState(*c.from, DistinctValue);
     const SwitchResult result = RunSwitch(*c.from, before, *c.to, c.options);
     ASSERT_TRUE(result.ok()) << result.ToString();
@@ -187,7 +137,7 @@ TEST(Stream, RandomPhasedSwitchesAreExactAndWithinTheStatedPeak) {
 TEST(Stream, RandomPhasedProgramsFitTogetherAndCannotDeadlock) {
   for (uint64_t seed = 1000; seed <= 1200; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    const RandomCase c = MakeCase(seed);
+    const RandomSwitch c = MakeCase(seed);
     const auto programs =
         testing::CompileAll(*c.from, *c.to, c.options.topology, c.options.ranks, c.options.compile);
     for (const int32_t outstanding : {1, 2})

@@ -7,12 +7,19 @@
 #include <set>
 #include <thread>
 
+#include "dynatrain/base/hash.h"
 #include "dynatrain/engine/storage.h"
+#include "dynatrain/planner/brute_force.h"
+#include "dynatrain/vps/element_oracle.h"
+#include "dynatrain/vps/random_layouts.h"
+#include "dynatrain/vps/shard_elements.h"
 
 namespace dynatrain::engine::testing {
 namespace {
 
 using vps::ShardMap;
+using vps::testing::MapOf;
+using vps::testing::OracleState;
 using vps::testing::State;
 
 // What one rank's state takes now, each storage counted once.
@@ -93,16 +100,15 @@ std::vector<std::vector<std::byte>> Dump(const StateBuffers& state) {
   return bytes;
 }
 
-Status RunRank(Rank* rank, const SwitchOptions& options) {
+Result<ExecutionReport> RunRank(Rank* rank, const SwitchOptions& options) {
   if (rank->program.mode == Mode::kStream) {
     rank->transport = std::make_unique<MeasuringTransport>(std::move(rank->transport),
                                                            [rank] { rank->Measure(); });
   }
-  const auto report =
-      Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
-              rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
+  auto report = Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
+                        rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
   if (!report.ok()) rank->transport.reset();
-  return report.status();
+  return report;
 }
 
 Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to,
@@ -130,13 +136,6 @@ Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to,
 
 }  // namespace
 
-std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
-  std::set<RankId> ranks;
-  for (const RankId rank : from.Ranks()) ranks.insert(rank);
-  for (const RankId rank : to.Ranks()) ranks.insert(rank);
-  return {ranks.begin(), ranks.end()};
-}
-
 std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to,
                                 const planner::Topology& topology, const std::vector<RankId>& ranks,
                                 const CompileOptions& options) {
@@ -152,8 +151,8 @@ std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to,
 }
 
 bool SwitchResult::ok() const {
-  return std::all_of(status.begin(), status.end(),
-                     [](const auto& entry) { return entry.second.ok(); });
+  return ties.ok() && std::all_of(status.begin(), status.end(),
+                                  [](const auto& entry) { return entry.second.ok(); });
 }
 
 std::string SwitchResult::ToString() const {
@@ -161,6 +160,7 @@ std::string SwitchResult::ToString() const {
   for (const auto& [rank, s] : status) {
     if (!s.ok()) text += fmt::format("rank {}: {}\n", rank, s.ToString());
   }
+  if (!ties.ok()) text += ties.ToString();
   return text.empty() ? "ok" : text;
 }
 
@@ -172,16 +172,18 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
   for (Program& program : CompileAll(from, to, options.topology, ids, options.compile)) {
     ranks.push_back(Prepare(from, state, to, options, std::move(program), &hub));
   }
-  std::vector<Status> results(ranks.size());
+  std::vector<Result<ExecutionReport>> results(ranks.size(), ExecutionReport{});
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] { results[i] = RunRank(&ranks[i], options); });
   }
   for (std::thread& thread : threads) thread.join();
   SwitchResult result;
+  TieSums ties;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankId id = ranks[i].program.rank;
-    result.status[id] = results[i];
+    result.status[id] = results[i].status();
+    if (results[i].ok()) AddTies(results[i]->ties, &ties);
     result.stats[id] = ranks[i].program.stats;
     result.peak_bytes[id] = ranks[i].peak_bytes;
     for (int b = 0; b < ranks[i].old_state.num_buffers(); ++b) {
@@ -193,7 +195,68 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
     if (std::count(members.begin(), members.end(), id) > 0)
       result.new_state[id] = Dump(ranks[i].new_state);
   }
+  if (result.ok()) result.ties = CheckTies(ties);
   return result;
+}
+
+RandomSwitch DrawSwitch(uint64_t seed, Random* random) {
+  RandomSwitch c;
+  do {
+    c.catalog = vps::testing::RandomCatalog(random, 0);
+    c.from = MapOf(c.catalog, vps::testing::RandomLayout(random, *c.catalog, 0));
+    c.to = MapOf(c.catalog, vps::testing::RandomLayout(random, *c.catalog, 0));
+    c.options.ranks = UnionOfRanks(*c.from, *c.to);
+  } while (c.options.ranks.size() > 17);
+  if (!random->OneIn(3))
+    c.options.topology.ranks_per_node = static_cast<int32_t>(random->Between(1, 6));
+  c.options.transport = {.rendezvous = !random->OneIn(4),
+                         .max_outstanding = static_cast<int32_t>(random->Between(0, 3)),
+                         .max_message = random->OneIn(3) ? random->Between(1, 60) : INT64_MAX,
+                         .timing_seed = random->OneIn(4) ? 0 : seed};
+  return c;
+}
+
+State Numbered(const ShardMap& map) {
+  State state;
+  for (const RankId rank : map.Ranks()) {
+    for (const vps::Buffer& buffer : map.BuffersOf(rank)) {
+      DT_CHECK(buffer.dtype == vps::DType::kF32);
+      state[rank].emplace_back(static_cast<size_t>(buffer.bytes()));
+    }
+    for (const vps::Shard& shard : map.ShardsOf(rank)) {
+      std::byte* bytes = state[rank][static_cast<size_t>(shard.buffer)].data();
+      vps::ForEachElement(
+          map.catalog().shape_of(shard.tensor), shard, [&](int64_t index, int64_t at) {
+            const auto value = static_cast<uint32_t>(
+                Mix64(static_cast<uint64_t>(shard.tensor) << 40 | static_cast<uint64_t>(index)) |
+                1U);
+            std::memcpy(bytes + at * 4, &value, 4);
+          });
+    }
+  }
+  return state;
+}
+
+State ExpectSurvives(const std::shared_ptr<const vps::StateCatalog>& catalog,
+                     const std::vector<std::string>& specs,
+                     const vps::testing::ValueFunction& value, const SwitchOptions& options) {
+  auto from = MapOf(catalog, specs[0]);
+  State state = OracleState(*from, value);
+  for (size_t i = 1; i < specs.size(); ++i) {
+    SCOPED_TRACE(fmt::format("{} -> {}", specs[i - 1], specs[i]));
+    const auto to = MapOf(catalog, specs[i]);
+    SwitchResult result = RunSwitch(*from, state, *to, options);
+    EXPECT_TRUE(result.ok()) << result.ToString();
+    if (!result.ok()) return {};
+    EXPECT_EQ(result.old_state, state);
+    EXPECT_EQ(result.new_state, OracleState(*to, value));
+    ByteCount moved = 0;
+    for (const auto& [rank, stats] : result.stats) moved += stats.received_bytes;
+    EXPECT_EQ(moved, planner::BruteForceMovedBytes(*from, *to));
+    state = std::move(result.new_state);
+    from = to;
+  }
+  return state;
 }
 
 }  // namespace dynatrain::engine::testing

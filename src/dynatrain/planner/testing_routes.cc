@@ -147,20 +147,6 @@ void ExpectBounds(const ShardMap& from, const ShardMap& to, const Topology& topo
 
 }  // namespace
 
-std::shared_ptr<const vps::LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog,
-                                                 const vps::Layout& layout) {
-  auto map = vps::LayoutShardMap::Make(std::move(catalog), layout);
-  EXPECT_TRUE(map.ok()) << map.status().ToString() << " " << layout.ToString();
-  return *map;
-}
-
-std::shared_ptr<const vps::LayoutShardMap> MapOf(std::shared_ptr<const StateCatalog> catalog,
-                                                 std::string_view spec) {
-  const auto layout = vps::ParseLayout(spec);
-  EXPECT_TRUE(layout.ok()) << layout.status().ToString();
-  return MapOf(std::move(catalog), *layout);
-}
-
 std::shared_ptr<const StateCatalog> OneMatrix(Coords shape, vps::Split split) {
   auto catalog = std::make_shared<StateCatalog>();
   vps::Parameter p;
@@ -171,13 +157,6 @@ std::shared_ptr<const StateCatalog> OneMatrix(Coords shape, vps::Split split) {
   p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
   EXPECT_TRUE(catalog->Add(p).ok());
   return catalog;
-}
-
-std::vector<RankId> UnionOfRanks(const ShardMap& from, const ShardMap& to) {
-  std::set<RankId> ranks;
-  for (const RankId rank : from.Ranks()) ranks.insert(rank);
-  for (const RankId rank : to.Ranks()) ranks.insert(rank);
-  return {ranks.begin(), ranks.end()};
 }
 
 Routes AllRoutes(const ShardMap& from, const ShardMap& to, const Topology& topology,

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "dynatrain/base/random.h"
@@ -12,21 +11,18 @@
 #include "dynatrain/planner/topology.h"
 #include "dynatrain/vps/element_oracle.h"
 #include "dynatrain/vps/shard_map.h"
+#include "dynatrain/vps/testing_maps.h"
 
 namespace dynatrain::planner::testing {
 
 using Routes = std::map<RankId, Route>;
 
-// The map of a layout; fails the test if there is none.
-std::shared_ptr<const vps::LayoutShardMap> MapOf(std::shared_ptr<const vps::StateCatalog> catalog,
-                                                 const vps::Layout& layout);
-std::shared_ptr<const vps::LayoutShardMap> MapOf(std::shared_ptr<const vps::StateCatalog> catalog,
-                                                 std::string_view spec);
+using vps::testing::MapOf;
+using vps::testing::UnionOfRanks;
 
 // One tensor "w/param" in fp32 on layer 0.
 std::shared_ptr<const vps::StateCatalog> OneMatrix(vps::Coords shape, vps::Split split);
 
-std::vector<RankId> UnionOfRanks(const vps::ShardMap& from, const vps::ShardMap& to);
 Routes AllRoutes(const vps::ShardMap& from, const vps::ShardMap& to, const Topology& topology,
                  const PlanOptions& options = {});
 ByteCount Received(const Routes& routes);

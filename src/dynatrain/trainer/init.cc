@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dynatrain/base/hash.h"
-#include "dynatrain/trainer/shard_elements.h"
+#include "dynatrain/vps/shard_elements.h"
 
 namespace dynatrain::trainer {
 namespace {
@@ -52,7 +52,7 @@ Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& m
         parameter.name.ends_with("attn.out.weight") || parameter.name.ends_with("mlp.down.weight");
     const double std_dev = output ? kStdDev / std::sqrt(2.0 * config.layers) : kStdDev;
     auto* out = reinterpret_cast<float*>(state->bytes(shard.buffer).data());
-    ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
+    vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
       out[element] = norm ? 1.0f : static_cast<float>(std_dev * NormalInStream(stream, index));
     });
   }

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "dynatrain/bridge/c10d_groups.h"
-#include "dynatrain/trainer/shard_elements.h"
+#include "dynatrain/vps/shard_elements.h"
 
 namespace dynatrain::trainer::testing {
 namespace {
@@ -54,8 +54,9 @@ void Tensors::AddState(const elastic::LayoutInstance& instance, vps::Kind kind) 
     if (instance.map->catalog().tensor(shard.tensor).kind != kind) continue;
     const vps::Parameter& parameter = instance.map->catalog().parameter_of(shard.tensor);
     const auto* data = reinterpret_cast<const float*>(instance.state.bytes(shard.buffer).data());
-    ForEachElement(parameter.shape, shard,
-                   [&](int64_t index, int64_t element) { Put(parameter, index, data[element]); });
+    vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
+      Put(parameter, index, data[element]);
+    });
   }
 }
 
@@ -65,7 +66,7 @@ void Tensors::AddGradients(const vps::StateCatalog& catalog,
   for (const GradientPart& part : parts) {
     const vps::Parameter& parameter = catalog.parameters()[static_cast<size_t>(part.parameter)];
     const vps::Shard shard{0, part.box, 0, 0, vps::RowMajorStrides(part.box.shape())};
-    ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
+    vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
       Put(parameter, index, part.values[static_cast<size_t>(element)]);
     });
   }
@@ -84,7 +85,7 @@ void Tensors::WriteTo(elastic::LayoutInstance* instance, vps::Kind kind) const {
     const vps::Parameter& parameter = instance->map->catalog().parameter_of(shard.tensor);
     const std::vector<float>& values = values_.at(parameter.name);
     auto* data = reinterpret_cast<float*>(instance->state.bytes(shard.buffer).data());
-    ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
+    vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
       data[element] = values[static_cast<size_t>(index)];
     });
   }

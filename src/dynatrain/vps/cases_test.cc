@@ -9,64 +9,19 @@
 #include "dynatrain/vps/digest.h"
 #include "dynatrain/vps/element_oracle.h"
 #include "dynatrain/vps/shard_map.h"
+#include "dynatrain/vps/testing_maps.h"
 
 namespace dynatrain::vps {
 namespace {
 
+using testing::CatalogOf;
 using testing::DistinctValue;
-using testing::Element;
-using testing::ElementOracle;
+using testing::HeldElements;
 using testing::MakeState;
+using testing::MapOf;
+using testing::OracleState;
 using testing::Reshard;
 using testing::State;
-
-class CatalogOf {
- public:
-  CatalogOf& Add(std::string name, const Shape& shape, Split split, std::vector<Home> homes,
-                 std::vector<KindSpec> kinds = Fp32AdamKinds(), bool trainable = true) {
-    const Status status = catalog_->Add({.name = std::move(name),
-                                         .shape = shape,
-                                         .split = std::move(split),
-                                         .homes = std::move(homes),
-                                         .kinds = std::move(kinds),
-                                         .trainable = trainable});
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    return *this;
-  }
-  std::shared_ptr<const StateCatalog> Done() const { return catalog_; }
-
- private:
-  std::shared_ptr<StateCatalog> catalog_ = std::make_shared<StateCatalog>();
-};
-
-std::shared_ptr<const LayoutShardMap> MapOf(const std::shared_ptr<const StateCatalog>& catalog,
-                                            const std::string& spec) {
-  const auto map = LayoutShardMap::Make(catalog, *ParseLayout(spec));
-  EXPECT_TRUE(map.ok()) << map.status().ToString();
-  return *map;
-}
-
-// The bytes that the oracle says a layout has, for values that depend on the element only.
-State OracleState(const StateCatalog& catalog, const LayoutShardMap& map) {
-  const ElementOracle oracle(catalog, map.layout());
-  State state;
-  for (const RankId rank : map.Ranks()) {
-    const std::vector<Buffer> buffers = map.BuffersOf(rank);
-    for (size_t b = 0; b < buffers.size(); ++b) {
-      const auto width = static_cast<size_t>(ElemBytes(buffers[b].dtype));
-      std::vector<std::byte>& bytes =
-          state[rank].emplace_back(static_cast<size_t>(buffers[b].bytes()));
-      const std::vector<Element>& elements = oracle.BuffersOf(rank).at(b).elements;
-      for (size_t i = 0; i < elements.size(); ++i) {
-        if (elements[i].tensor < 0) continue;
-        const uint64_t bits = DistinctValue(elements[i]);
-        std::memcpy(bytes.data() + i * width, &bits, width);
-      }
-    }
-    if (buffers.empty()) state[rank] = {};
-  }
-  return state;
-}
 
 // Moves state from layout to layout; after each hop every element is where the oracle puts it,
 // padding is zero.
@@ -74,24 +29,13 @@ void ExpectSurvives(const std::shared_ptr<const StateCatalog>& catalog,
                     const std::vector<std::string>& specs) {
   auto from = MapOf(catalog, specs[0]);
   State state = MakeState(*from, DistinctValue);
-  EXPECT_EQ(state, OracleState(*catalog, *from)) << specs[0];
+  EXPECT_EQ(state, OracleState(*from, DistinctValue)) << specs[0];
   for (size_t i = 1; i < specs.size(); ++i) {
     const auto to = MapOf(catalog, specs[i]);
     state = Reshard(*from, state, *to);
-    EXPECT_EQ(state, OracleState(*catalog, *to)) << specs[i - 1] << " -> " << specs[i];
+    EXPECT_EQ(state, OracleState(*to, DistinctValue)) << specs[i - 1] << " -> " << specs[i];
     from = to;
   }
-}
-
-// Elements of real state that a kind has over all ranks.
-int64_t HeldElements(const ShardMap& map, Kind kind) {
-  int64_t held = 0;
-  for (const RankId rank : map.Ranks()) {
-    for (const Shard& shard : map.ShardsOf(rank)) {
-      if (map.catalog().tensor(shard.tensor).kind == kind) held += shard.box.elems();
-    }
-  }
-  return held;
 }
 
 TEST(CaseC01, RanksThatOwnOnlyPadding) {
@@ -104,6 +48,27 @@ TEST(CaseC01, RanksThatOwnOnlyPadding) {
   }
   const auto one = CatalogOf().Add("w", {}, Split::None(), {Home::Layer(0)}).Done();
   ExpectSurvives(one, {"dp=4,zero=1", "dp=1", "dp=4,zero=1", "dp=3,zero=1"});
+}
+
+TEST(CaseC01, AnEmptySliceOverRealElementsIsAnError) {
+  const auto five = CatalogOf().Add("w", {5}, Split::None(), {Home::Layer(0)}).Done();
+  const auto map = MapOf(five, "dp=8,zero=1");
+  // Without the one element of `emptied`; ranks 5 to 7 have none to begin with.
+  const auto without = [&](RankId emptied) {
+    std::vector<ExplicitShardMap::Holding> holdings;
+    for (const RankId rank : map->Ranks()) {
+      holdings.push_back({rank, map->BuffersOf(rank), map->ShardsOf(rank)});
+      if (rank != emptied) continue;
+      std::erase_if(holdings.back().shards, [&](const Shard& shard) {
+        return five->tensor(shard.tensor).kind == Kind::kExpAvg;
+      });
+    }
+    return ExplicitShardMap::Make(five, holdings).status();
+  };
+  EXPECT_TRUE(without(6).ok());
+  EXPECT_FALSE(without(3).ok());
+  EXPECT_THAT(without(3).message(),
+              ::testing::AllOf(::testing::HasSubstr("w/exp_avg"), ::testing::HasSubstr("[3:4]")));
 }
 
 TEST(CaseC02, FillerThatCrossesTheEndOfTheRealData) {
@@ -198,7 +163,7 @@ TEST(CaseC05, TwoConventionsForOneFusedWeight) {
   std::memcpy(moved.data(), state.at(0).at(0).data(), state.at(0).at(0).size());
   EXPECT_EQ(moved, by_hand);
   const auto four = MapOf(catalog, "tp=4");
-  EXPECT_EQ(Reshard(*one, state, *four), OracleState(*catalog, *four));
+  EXPECT_EQ(Reshard(*one, state, *four), OracleState(*four, DistinctValue));
 }
 
 TEST(CaseC05, GateAndUpAsTwoHalves) {

@@ -47,7 +47,7 @@ struct Split {
     // it; the next axis is cut over them, but its last `shared` entries are a replica at each (key
     // and value of a group of query heads).
     kGroups,
-    kRows  // axis 0: the leading Parameter::row_axes axes as one, balanced; cuts anywhere
+    kRows  // axis 0: Parameter::row_axes leading axes as one, balanced: opaque rows, cut anywhere
   };
   int axis = -1;
   Rule rule = Rule::kBalanced;

@@ -139,6 +139,13 @@ uint64_t PartKey(uint64_t key, TensorId tensor, const Box& part) {
 
 }  // namespace
 
+uint64_t ReplicaTerm(uint64_t key, TensorId tensor, const Box& part, int64_t index, int64_t count,
+                     uint64_t value) {
+  return MulMod(ReplicaCoefficient(PartKey(key, tensor, part), index, count), Reduce(value));
+}
+
+uint64_t AddReplicaTerms(uint64_t a, uint64_t b) { return AddMod(a, b); }
+
 StateDigest Combine(const StateDigest& a, const StateDigest& b) {
   return {a.digest + b.digest, AddMod(a.replica, b.replica)};
 }
@@ -161,9 +168,8 @@ StateDigest DigestOfRank(const ShardMap& map, RankId rank, const BufferReader& b
       DT_CHECK(offset >= 0 && offset * elem_bytes < static_cast<ByteCount>(bytes.size()));
       const uint64_t sum = SumOfBox(hash, map.catalog().shape_of(shard.tensor), elem_bytes,
                                     {part, bytes.data() + offset * elem_bytes, shard.strides});
-      const uint64_t weight =
-          ReplicaCoefficient(PartKey(key, shard.tensor, part), *index, holders.size());
-      total = Combine(total, {*index == 0 ? sum : 0, MulMod(weight, Reduce(sum))});
+      total = Combine(total, {*index == 0 ? sum : 0,
+                              ReplicaTerm(key, shard.tensor, part, *index, holders.size(), sum)});
     });
   }
   return total;

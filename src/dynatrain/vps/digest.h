@@ -26,6 +26,13 @@ struct StateDigest {
 };
 StateDigest Combine(const StateDigest& a, const StateDigest& b);
 
+// What holder `index` of the `count` holders of a part adds to a replica check, `value` being a hash
+// of the part's bits. The terms of all holders sum to zero mod 2^61 - 1 iff (up to chance 1/p) their
+// values are equal. `key`: equal on all ranks of one check.
+uint64_t ReplicaTerm(uint64_t key, TensorId tensor, const Box& part, int64_t index, int64_t count,
+                     uint64_t value);
+uint64_t AddReplicaTerms(uint64_t a, uint64_t b);  // mod 2^61 - 1
+
 // The bytes of one buffer of the rank, valid during the call.
 using BufferReader = std::function<ConstByteSpan(BufferIndex)>;
 
