@@ -1,11 +1,12 @@
 # Flags for all of our targets, and the three functions that declare them.
 #
-#   dynatrain_library(vps SOURCES box.cc HEADERS box.h DEPS dynatrain_base [TORCH])
+#   dynatrain_library(vps SOURCES box.cc HEADERS box.h DEPS dynatrain_base [TORCH] [INSTALL])
 #   dynatrain_test(vps_test SOURCES box_test.cc DEPS dynatrain_vps [LABELS fast|slow|gpu]
 #                  [TIMEOUT 180] [PROCESSORS 1] [ARGS ...] [TORCH])
 #   dynatrain_binary(dynatrain SOURCES main.cc DEPS dynatrain_trainer [TORCH])
 #   dynatrain_script_test(name COMMAND script.py args... [LABELS ...] [TIMEOUT ...] [PROCESSORS ...])
 #
+# INSTALL makes the folder part of what `cmake --install` and find_package(DynaTrain) give.
 # DEPS are targets of ours, dynatrain_httplib, or plain library names (xxhash, rapidcheck). HEADERS
 # are the folder's public headers; private ones go to SOURCES. TORCH adds libtorch, whose own fmt
 # headers then come before Debian's: fmt types must not be in the signature of a non-inline function.
@@ -113,7 +114,7 @@ function(_dynatrain_test_properties name labels timeout processors)
 endfunction()
 
 function(dynatrain_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;HEADERS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;INSTALL" "" "SOURCES;HEADERS;DEPS")
   set(target dynatrain_${folder})
   if(arg_SOURCES)
     add_library(${target} STATIC ${arg_SOURCES})
@@ -130,8 +131,27 @@ function(dynatrain_library folder)
     target_link_libraries(${target} ${scope} dynatrain_torch)
     dynatrain_use_torch_pch(${target})
   endif()
-  install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  if(arg_INSTALL)
+    set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+    install(TARGETS ${target} EXPORT DynaTrain ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+            FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  endif()
+endfunction()
+
+# find_package(DynaTrain) for what is installed: targets DynaTrain::<folder>.
+function(dynatrain_install_package)
+  set(where ${CMAKE_INSTALL_LIBDIR}/cmake/DynaTrain)
+  install(EXPORT DynaTrain NAMESPACE DynaTrain:: DESTINATION ${where})
+  include(CMakePackageConfigHelpers)
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/DynaTrainConfig.cmake.in
+                                ${PROJECT_BINARY_DIR}/DynaTrainConfig.cmake
+                                INSTALL_DESTINATION ${where})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/DynaTrainConfigVersion.cmake
+                                   COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/DynaTrainConfig.cmake
+                ${PROJECT_BINARY_DIR}/DynaTrainConfigVersion.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/DynatrainTorchTarget.cmake
+          DESTINATION ${where})
 endfunction()
 
 function(dynatrain_binary name)

@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=(-i)
 [ "${1:-}" = --check ] && mode=(--dry-run --Werror)
-find src -name '*.h' -print0 -o -name '*.cc' -print0 |
+find src examples -name '*.h' -print0 -o -name '*.cc' -print0 |
   xargs -0 --no-run-if-empty .venv/bin/clang-format "${mode[@]}"

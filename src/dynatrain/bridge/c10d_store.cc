@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "dynatrain/bridge/deadline.h"
@@ -221,8 +222,11 @@ Result<c10::intrusive_ptr<c10d::Store>> ConnectC10dStore(const StoreAddress& add
   options.timeout = ToMillis(timeout);
   return FenceResult(fmt::format("connect to the store at {} port {}", address.host, address.port),
                      [&] {
+                       c10::intrusive_ptr<c10d::Store> store =
+                           c10::make_intrusive<c10d::TCPStore>(address.host, options);
+                       if (address.prefix.empty()) return store;
                        return c10::intrusive_ptr<c10d::Store>(
-                           c10::make_intrusive<c10d::TCPStore>(address.host, options));
+                           c10::make_intrusive<c10d::PrefixStore>(address.prefix, store));
                      });
 }
 

@@ -21,6 +21,8 @@ namespace dynatrain::bridge {
 struct StoreAddress {
   std::string host;  // an IP address or a name
   uint16_t port = 0;
+  // In front of every key of a connection: keeps a job apart in a store that others use as well.
+  std::string prefix = {};
 };
 
 // The server. Its data live in this process and go with it, so the process must outlive all users:
