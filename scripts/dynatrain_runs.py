@@ -232,6 +232,11 @@ def preparation_cost(job, switch):
     return sum(during) - len(during) * statistics.median(usual)
 
 
+def change_to(spec):
+    """What the demo's change to a layout is, in words; empty if it makes no such change."""
+    return next((what for what, to in CHANGES if geometry.parse_layout(to) == geometry.parse_layout(spec)), "")
+
+
 def asked_from_outside(job):
     """Ids of the switches that the command line did not ask for: somebody did while the job ran."""
     scheduled = {event["id"] for event in job.of("requested")}

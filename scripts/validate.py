@@ -163,13 +163,10 @@ def compare_losses(curves, elastic, plan):
 def report(plan, curves, elastic, losses, probe_rows, parameters):
     rows = [("switch", "what changes", "from", "to", "elements compared", "different", "moved = minimum",
              "fixed batch before", "after", "relative")]
-    whats = dict((spec, what) for what, spec in plan.changes)
     for comparison, (switch, before, after, difference) in zip(elastic.comparisons, probe_rows):
         layouts = [f"`{switch[key]}`" for key in ("from", "to")]
-        what = next((w for spec, w in whats.items()
-                     if geometry.parse_layout(spec) == geometry.parse_layout(switch["to"])), "")
-        rows.append((switch["id"], what, *layouts, f"{comparison.elems:,}", len(comparison.problems),
-                     runs.mb(switch["moved_bytes"]), f"{before:.9g}", f"{after:.9g}",
+        rows.append((switch["id"], runs.change_to(switch["to"]), *layouts, f"{comparison.elems:,}",
+                     len(comparison.problems), runs.mb(switch["moved_bytes"]), f"{before:.9g}", f"{after:.9g}",
                      "bit-equal" if before == after else f"{difference:.1e}"))
     static_rows = [("static run in", "first loss", "last loss")]
     static_rows += [(f"`{spec}`", f"{curve[0]:.7f}", f"{curve[-1]:.7f}") for spec, curve in curves.items()]

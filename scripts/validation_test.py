@@ -15,6 +15,7 @@ import tempfile
 import unittest
 import unittest.mock
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -160,6 +161,16 @@ class Comparison(unittest.TestCase):
         (self.root / "switch-1-after/rank-3.safetensors").unlink()
         with self.assertRaisesRegex(compare_state.StateError, "3"):
             compare_state.compare_switch(self.root, 1)
+
+
+class Observed(unittest.TestCase):
+    def test_only_what_the_command_line_did_not_ask_for_came_from_outside(self):
+        events = {"requested": [{"id": 1}, {"id": 3}], "switch": [{"id": 3}, {"id": 1}, {"id": 2}]}
+        self.assertEqual(runs.asked_from_outside(SimpleNamespace(of=events.get)), {2})
+
+    def test_a_change_is_told_by_the_layout_it_led_to(self):
+        self.assertEqual(runs.change_to("pp=3,dp=2,zero=1,split=3+3+1"), runs.CHANGES[1][0])
+        self.assertEqual(runs.change_to("pp=3,dp=2"), "")
 
 
 class Job(unittest.TestCase):
