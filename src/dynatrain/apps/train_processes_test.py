@@ -137,7 +137,7 @@ class Jobs(Cli):
         job, _ = self.running("--layout", "tp=2,dp=2", "--nproc", "4", "--step-timeout", "3")
         stopped = self.rank_pid(job, 2)
         os.kill(stopped, signal.SIGSTOP)
-        self.assert_ends_with_one_message(job, "in group", "of ranks", "imed out", "--step-timeout 3", "no word from rank 2")
+        self.assert_ends_with_one_message(job, "in group", "of ranks", "imed out waiting 3000ms", "--step-timeout 3", "no word from rank 2")
 
     def test_data_cut_short_while_training(self):
         job, _ = self.running("--layout", "dp=2", "--nproc", "2")
