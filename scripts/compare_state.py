@@ -7,7 +7,8 @@
 
 Rebuilds every logical tensor from the raw flat buffers of all ranks (state_geometry.py: the written rules, none of the
 program's code). Passes only if all replicas agree bit for bit, all padding is zero, every element of every tensor is
-there, and each has the same bits before and after.
+there, and each has the same bits before and after; with bf16, if also every parameter is its master rounded to nearest
+even.
 """
 
 import argparse
@@ -32,17 +33,20 @@ class StateError(Exception):
 
 
 def read_safetensors(path):
-    """{name: 1-D array of raw 32-bit elements}, in the order of their data."""
+    """{name: 1-D array of raw elements, bf16 as the fp32 it stands for}, in the order of their data."""
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     header_bytes = int.from_bytes(raw[:8].tobytes(), "little")
     header = json.loads(raw[8:8 + header_bytes].tobytes())
     header.pop("__metadata__", None)
     tensors = {}
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        if entry["dtype"] != "F32":
-            raise StateError(f"{path.name}: {name} has dtype {entry['dtype']}, expected F32")
         begin, end = (8 + header_bytes + at for at in entry["data_offsets"])
-        tensors[name] = np.frombuffer(raw[begin:end].tobytes(), dtype=np.uint32)
+        if entry["dtype"] == "F32":
+            tensors[name] = np.frombuffer(raw[begin:end].tobytes(), dtype=np.uint32)
+        elif entry["dtype"] == "BF16":
+            tensors[name] = np.frombuffer(raw[begin:end].tobytes(), dtype=np.uint16).astype(np.uint32) << 16
+        else:
+            raise StateError(f"{path.name}: {name} has dtype {entry['dtype']}, expected F32 or BF16")
         if len(tensors[name]) != math.prod(entry["shape"]):
             raise StateError(f"{path.name}: {name} has {len(tensors[name])} elements for shape {entry['shape']}")
     return tensors
@@ -78,6 +82,12 @@ def bind(buffers, tensors, where):
     return result
 
 
+def round_to_bf16(bits):
+    """Raw fp32 elements to the nearest ones that bf16 has, ties to even."""
+    wide = bits.astype(np.uint64)
+    return ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16 << 16).astype(np.uint32)
+
+
 def to_float(bits):
     return float(np.uint32(bits).view(np.float32))
 
@@ -107,8 +117,10 @@ class Dump:
         self.step = about["step"]
         self.num_layers = about["model"]["num_hidden_layers"]
         self.parameters = geometry.llama_parameters(about["model"])
-        self.shapes = {f"{kind}/{p.name}": p.shape for kind in geometry.KINDS for p in self.parameters}
-        self.placement = geometry.place(self.parameters, geometry.parse_layout(self.spec))
+        self.dtype = about.get("dtype", "fp32")
+        kinds = geometry.KINDS_OF[self.dtype]
+        self.shapes = {f"{kind}/{p.name}": p.shape for kind in kinds for p in self.parameters}
+        self.placement = geometry.place(self.parameters, geometry.parse_layout(self.spec), kinds)
         self.problems = []
         self.padding_elems = 0
         self.replica_elems = 0
@@ -166,6 +178,23 @@ class Dump:
             if not logical.held.all():
                 self.problems.append(f"{self.directory.name}: nobody holds {name} at flat index "
                                      f"{int(np.flatnonzero(~logical.held)[0])}")
+        for parameter in self.parameters if self.dtype == "bf16" else ():
+            name, master = f"param/{parameter.name}", self.tensors[f"master/{parameter.name}"]
+            rounded = round_to_bf16(master.bits)
+            wrong = np.flatnonzero(rounded != self.tensors[name].bits)
+            if len(wrong):
+                flat = int(wrong[0])
+                self.problems.append(
+                    f"{self.directory.name}: {name} is not its master rounded in {len(wrong)} elements, first "
+                    f"{describe(parameter.shape, flat, self.tensors[name].bits[flat], rounded[flat])}")
+
+    def elem_bytes(self, tensor):
+        return geometry.elem_bytes(tensor.partition("/")[0], self.dtype)
+
+    def raw(self, tensor, bits):
+        """Elements of a tensor as they lie in a file."""
+        bits = np.asarray(bits, np.uint32)
+        return (bits if self.elem_bytes(tensor) == 4 else (bits >> 16).astype(np.uint16)).tobytes()
 
 
 @dataclass
@@ -220,7 +249,7 @@ def buffer_of(dump, rank, run_wanted):
     for name, buffer in bind(dump.placement[rank], tensors, "self-test"):
         for run in buffer.runs:
             if run_wanted(run):
-                return data_offset(dump.rank_path(rank), name) + geometry.ELEM_BYTES * run.offset, run
+                return data_offset(dump.rank_path(rank), name) + dump.elem_bytes(run.tensor) * run.offset, run
     return None, None
 
 
@@ -234,7 +263,7 @@ def patch_element(dump, tensor, element, value):
     """Writes `value` at one logical element on every rank that holds it."""
     for rank in dump.tensors[tensor].holders_of(element):
         at, run = buffer_of(dump, rank, lambda r: r.tensor == tensor and r.logical <= element < r.logical + r.count)
-        patch(dump.rank_path(rank), at + geometry.ELEM_BYTES * (element - run.logical), np.uint32(value).tobytes())
+        patch(dump.rank_path(rank), at + dump.elem_bytes(tensor) * (element - run.logical), dump.raw(tensor, value))
 
 
 def flip_one_element(dump, rng):
@@ -255,8 +284,8 @@ def swap_two_layers(dump, rng):
                 base = data_offset(dump.rank_path(rank), name)
                 for run in buffer.runs:
                     if run.tensor == tensor:
-                        patch(dump.rank_path(rank), base + geometry.ELEM_BYTES * run.offset,
-                              values[run.logical:run.logical + run.count].tobytes())
+                        patch(dump.rank_path(rank), base + dump.elem_bytes(tensor) * run.offset,
+                              dump.raw(tensor, values[run.logical:run.logical + run.count]))
     return f"{a} and {b} exchanged, on all their holders"
 
 
@@ -266,7 +295,7 @@ def make_replica_stale(dump, rng):
     tensor, holders = replicated[int(rng.integers(len(replicated)))]
     at, run = buffer_of(dump, holders[-1], lambda r: r.tensor == tensor and r.logical == 0)
     stale = dump.tensors[tensor].bits[:run.count].view(np.float32) * np.float32(1.0009765625)
-    patch(dump.rank_path(holders[-1]), at, stale.tobytes())
+    patch(dump.rank_path(holders[-1]), at, dump.raw(tensor, stale.view(np.uint32)))
     return f"{tensor} on rank {holders[-1]} as it was some steps ago, {run.count} elements"
 
 

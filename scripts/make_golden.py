@@ -9,6 +9,7 @@ For each variant, golden_NAME.safetensors holds, in our names and logical shapes
   logits [sequences, seq, vocab]; loss, grad_norm [1]
 with the configuration as metadata, and golden_NAME.bytes the training text: sequences * seq + 1
 bytes, of which sequence i is bytes [i * seq, i * seq + seq]. Every step trains on all of it.
+hugging_face_NAME is the folder that transformers writes of the same weights.
 """
 
 import json
@@ -99,6 +100,8 @@ def make_variant(name, kept_steps, folder):
         return {f"{prefix}/{key}": value for key, value in ours(config, tensors).items()}
 
     saved = of("weights", parameters)
+    # Small shards in one of the two, so that it has an index.
+    model.save_pretrained(folder / f"hugging_face_{name}", max_shard_size="25KB" if name == "untied" else "5GB")
     for step in range(1, STEPS + 1):
         optimizer.zero_grad()
         logits = model(input_ids=inputs).logits

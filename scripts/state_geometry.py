@@ -15,12 +15,17 @@ import math
 from dataclasses import dataclass, field
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")  # of fp32 training with Adam
-OPTIMIZER_KINDS = ("exp_avg", "exp_avg_sq")  # cut over dp by zero=1
-ELEM_BYTES = 4
+KINDS_OF = {"fp32": KINDS, "bf16": ("param", "master", "exp_avg", "exp_avg_sq")}
+OPTIMIZER_KINDS = ("master", "exp_avg", "exp_avg_sq")  # cut over dp by zero=1
+ELEM_BYTES = 4  # but of bf16 parameters 2
 
 # The keys of a Hugging Face config.json.
 TINY_LLAMA = dict(num_hidden_layers=7, hidden_size=192, num_attention_heads=8, num_key_value_heads=4, head_dim=24,
                   intermediate_size=512, vocab_size=256, tie_word_embeddings=False)
+
+
+def elem_bytes(kind, dtype):
+    return 2 if (kind, dtype) == ("param", "bf16") else ELEM_BYTES
 
 
 @dataclass(frozen=True)
@@ -320,15 +325,16 @@ class Transition:
     total_bytes: int  # of the new state on all ranks
 
 
-def transition(parameters, old, new):
+def transition(parameters, old, new, dtype="fp32"):
     """What a change of layout must move at least, element by element."""
-    before, after = place(parameters, old), place(parameters, new)
+    before, after = (place(parameters, layout, KINDS_OF[dtype]) for layout in (old, new))
     moved = kept = 0
     for rank, buffers in after.items():
         held = intervals_by_tensor(before.get(rank, []))
         for tensor, wanted in intervals_by_tensor(buffers).items():
             need = sum(end - begin for begin, end in wanted)
             have = common_elems(held.get(tensor, []), wanted)
-            kept += have
-            moved += need - have
-    return Transition(moved * ELEM_BYTES, kept * ELEM_BYTES, (moved + kept) * ELEM_BYTES)
+            size = elem_bytes(tensor.partition("/")[0], dtype)
+            kept += have * size
+            moved += (need - have) * size
+    return Transition(moved, kept, moved + kept)

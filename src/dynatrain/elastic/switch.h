@@ -47,6 +47,7 @@
 #include "dynatrain/base/status.h"
 #include "dynatrain/elastic/groups.h"
 #include "dynatrain/elastic/store.h"
+#include "dynatrain/engine/derive.h"
 #include "dynatrain/engine/executor.h"
 #include "dynatrain/engine/state.h"
 #include "dynatrain/planner/topology.h"
@@ -95,6 +96,9 @@ class Host {
 struct SwitchOptions {
   engine::Verify verify = engine::Verify::kMoved;
   engine::Fill fill = engine::Fill::kZero;
+  // bf16 parameters are computed from their new masters where a rank has those, instead of moved.
+  // The host promises that they are the rounded masters (to nearest even) at every step boundary.
+  bool derive = false;
   // For groups, transport and host, from the moment that all have planned; the wait for all plans
   // takes twice as long at most, since others may still be stuck in a switch before this one.
   Duration prepare_timeout = std::chrono::seconds(120);
@@ -267,6 +271,7 @@ class SwitchParticipant {
   std::vector<RankId> old_ranks_, new_ranks_, ranks_;  // ascending
 
   engine::Program program_;
+  std::vector<engine::Derivation> derivations_;
   std::unique_ptr<engine::Staging> staging_;
   std::string stage_vote_;      // the vote that this rank owes at the moment
   std::mutex transport_mutex_;  // transport_ itself; its use needs no lock

@@ -67,6 +67,7 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
       const engine::ExecutionReport execution,
       engine::Execute(program_, current_->state, &next_->state, *transport_, staging_.get(),
                       context_.options.verify, *context_.clock, context_.options.move_timeout));
+  engine::Derive(derivations_, &next_->state);
   const TimePoint execute_ended = context_.clock->Now();
   ties_ = execution.ties;
   if (full && is_new()) {

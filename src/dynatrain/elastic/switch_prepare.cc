@@ -49,7 +49,9 @@ Status SwitchParticipant::Plan() {
   DT_RETURN_IF_ERROR(context_.host->CheckLayout(to_->layout()));
   const vps::ShardMap& from = *current_->map;
   DT_ASSIGN_OR_RETURN(const planner::Route route,
-                      planner::PlanRoute(from, *to_, context_.topology, context_.rank));
+                      planner::PlanRoute(from, *to_, context_.topology, context_.rank,
+                                         {.derive = context_.options.derive}));
+  DT_ASSIGN_OR_RETURN(derivations_, engine::PlanDerivations(route, *to_));
   DT_ASSIGN_OR_RETURN(program_, engine::Compile(route, from, *to_, context_.topology, ranks_));
   report_.moved_bytes = program_.stats.received_bytes;
   report_.kept_bytes = program_.stats.kept_bytes;
@@ -71,6 +73,7 @@ Status SwitchParticipant::VotePlanned(Store& store, TimePoint deadline) {
   mine.fingerprint = Hasher()
                          .Add(program_.inputs_fingerprint)
                          .Add(context_.options.verify)
+                         .Add(context_.options.derive)
                          .Add(request_.id)
                          .hash();
   mine.catalog = context_.catalog->Fingerprint();

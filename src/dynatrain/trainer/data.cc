@@ -1,7 +1,6 @@
 #include "dynatrain/trainer/data.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,49 +36,57 @@ int64_t Permute(int64_t value, int64_t n, uint64_t key) {
 
 Result<std::shared_ptr<const TextData>> TextData::Open(const std::string& path, int64_t seq,
                                                        int64_t global_batch, int64_t vocab) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return NotFound("data file {}: {}", path, std::strerror(errno));
-  const std::shared_ptr<TextData> data(new TextData(path, fd, seq));
-  DT_RETURN_IF_ERROR(data->ReadSize());
+  DT_ASSIGN_OR_RETURN(TokenFile file, FindTokens(path));
+  const int fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return NotFound("data file {}: {}", file.path, std::strerror(errno));
+  const std::shared_ptr<const TextData> data(new TextData(std::move(file), fd, seq, vocab));
   if (data->num_samples() < global_batch) {
+    const char* unit = data->file_.kind == "text" ? "bytes" : "tokens";
     return InvalidArgument(
-        "data file {} has {} bytes; a global batch of {} samples of {} bytes needs at least {}",
-        path, data->size_, global_batch, seq, global_batch * seq + 1);
+        "data file {} has {} {}; a global batch of {} samples of {} {} needs at least {}", path,
+        data->file_.tokens, unit, global_batch, seq, unit, global_batch * seq + 1);
   }
-  if (vocab < 256) DT_RETURN_IF_ERROR(data->CheckVocabulary(vocab));
-  return std::shared_ptr<const TextData>(data);
+  DT_RETURN_IF_ERROR(data->CheckVocabulary());
+  return data;
 }
 
 TextData::~TextData() { ::close(fd_); }
 
-Status TextData::ReadSize() {
-  struct stat info{};
-  if (::fstat(fd_, &info) != 0) {
-    return Unavailable("data file {}: {}", path_, std::strerror(errno));
+Status TextData::CheckVocabulary() const {
+  if (file_.token_bytes == 1 && vocab_ >= 256) return {};
+  const int64_t looked_at = file_.kind == "text" ? file_.tokens : kScanBytes / file_.token_bytes;
+  const int64_t end = std::min(file_.tokens, looked_at);
+  for (int64_t at = 0; at < end; at += kScanBytes) {
+    DT_RETURN_IF_ERROR(Tokens(at, std::min(kScanBytes, end - at)).status());
   }
-  if (!S_ISREG(info.st_mode)) {
-    return InvalidArgument("data file {} is no regular file; any text file would do", path_);
-  }
-  size_ = info.st_size;
-  num_samples_ = size_ > 0 ? (size_ - 1) / seq_ : 0;
   return {};
 }
 
-Status TextData::CheckVocabulary(int64_t vocab) const {
-  std::vector<unsigned char> chunk(static_cast<size_t>(std::min(size_, kScanBytes)));
-  for (int64_t at = 0; at < size_; at += kScanBytes) {
-    const int64_t count = std::min(kScanBytes, size_ - at);
-    DT_RETURN_IF_ERROR(ReadAt(at, chunk.data(), count));
-    for (int64_t i = 0; i < count; ++i) {
-      const unsigned char byte = chunk[static_cast<size_t>(i)];
-      if (byte < vocab) continue;
+Result<std::vector<int64_t>> TextData::Tokens(int64_t begin, int64_t count) const {
+  const auto width = static_cast<size_t>(file_.token_bytes);
+  std::vector<unsigned char> bytes(static_cast<size_t>(count) * width);
+  DT_RETURN_IF_ERROR(ReadAt(file_.offset + begin * file_.token_bytes, bytes.data(),
+                            static_cast<int64_t>(bytes.size())));
+  std::vector<int64_t> tokens(static_cast<size_t>(count));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    uint32_t token = 0;
+    std::memcpy(&token, bytes.data() + i * width, width);
+    tokens[i] = token;
+    if (token < static_cast<uint64_t>(vocab_)) continue;
+    const int64_t at = begin + static_cast<int64_t>(i);
+    if (file_.kind == "text") {
       return InvalidArgument(
           "data file {}: byte {} at offset {} is outside the model's vocabulary of {}; 256 fits "
           "any file",
-          path_, byte, at + i, vocab);
+          file_.path, token, at, vocab_);
     }
+    return InvalidArgument(
+        "data file {}: token {} at position {} is outside the model's vocabulary of {}; the "
+        "model's "
+        "vocab_size must be that of the tokenizer",
+        file_.path, token, at, vocab_);
   }
-  return {};
+  return tokens;
 }
 
 Status TextData::ReadAt(int64_t offset, unsigned char* bytes, int64_t count) const {
@@ -87,23 +94,21 @@ Status TextData::ReadAt(int64_t offset, unsigned char* bytes, int64_t count) con
     const ssize_t got = ::pread(fd_, bytes + done, static_cast<size_t>(count - done),
                                 static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Unavailable("data file {}: {}", path_, std::strerror(errno));
+    if (got < 0) return Unavailable("data file {}: {}", file_.path, std::strerror(errno));
     if (got == 0) {
       return DataLoss(
           "data file {} was cut short while training runs: it had {} bytes and now ends before "
           "byte {}; restore it and go on from a checkpoint",
-          path_, size_, offset + count);
+          file_.path, file_.offset + file_.tokens * file_.token_bytes, offset + count);
     }
     done += got;
   }
   return {};
 }
 
-Result<std::vector<unsigned char>> TextData::Sample(int64_t sample) const {
+Result<std::vector<int64_t>> TextData::Sample(int64_t sample) const {
   DT_CHECK(sample >= 0 && sample < num_samples_);
-  std::vector<unsigned char> bytes(static_cast<size_t>(seq_ + 1));
-  DT_RETURN_IF_ERROR(ReadAt(sample * seq_, bytes.data(), seq_ + 1));
-  return bytes;
+  return Tokens(sample * seq_, seq_ + 1);
 }
 
 int64_t TextData::Order(int64_t position, uint64_t seed) const {

@@ -5,12 +5,16 @@
 namespace dynatrain::trainer {
 namespace {
 
+// The same memory as bytes, for exchanges that only move: Gloo needs not know the dtype.
+at::Tensor Bytes(const at::Tensor& flat) { return flat.view(at::kByte); }
+
 // Fills [dp * n] from everybody's slice of it, bucket by bucket, all under way at once.
 void GatherSlices(const std::vector<at::Tensor>& wholes, const Comm& dp) {
   std::vector<Pending> pending;
   for (const at::Tensor& whole : wholes) {
     const int64_t n = whole.numel() / dp.size();
-    pending.push_back(dp.AllGatherInto(whole, whole.narrow(0, dp.position() * n, n).clone()));
+    const at::Tensor own = whole.narrow(0, dp.position() * n, n).clone();
+    pending.push_back(dp.AllGatherInto(Bytes(whole), Bytes(own)));
   }
   for (Pending& p : pending) p.Wait();
 }
@@ -33,10 +37,17 @@ void SumTiedGradients(const StageParameters& parameters, const Comm& embedding) 
 }
 
 void ReduceGradients(const std::vector<StageBucket>& buckets, const Comm& dp) {
+  for (const StageBucket& bucket : buckets) {
+    if (dp.size() == 1 && bucket.bf16() && bucket.grads.defined()) {
+      bucket.grads.copy_(bucket.grads.to(at::kBFloat16));
+    }
+  }
   if (dp.size() == 1) return;
   std::vector<Pending> pending;
   for (const StageBucket& bucket : buckets) {
-    if (bucket.grads.defined()) pending.push_back(dp.AllToAll(bucket.received, bucket.grads));
+    if (!bucket.grads.defined()) continue;
+    const at::Tensor sent = bucket.bf16() ? bucket.grads.to(at::kBFloat16) : bucket.grads;
+    pending.push_back(dp.AllToAll(Bytes(bucket.received), Bytes(sent)));
   }
   size_t next = 0;
   for (const StageBucket& bucket : buckets) {

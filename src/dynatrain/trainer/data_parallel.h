@@ -5,6 +5,8 @@
 // `zero`. Then
 //   zero = 0: the summed slices are gathered, and every position updates the whole bucket;
 //   zero = 1: every position updates its slice, and the new parameters are gathered.
+// With bf16 parameters each position rounds its own gradient, accumulated in fp32 over its
+// micro-batches, to bf16 once; that is what travels, and the sum over positions is in fp32.
 // Gloo's own reduce-scatter is an all-reduce that drops most of its result: twice the bytes.
 #ifndef DYNATRAIN_TRAINER_DATA_PARALLEL_H_
 #define DYNATRAIN_TRAINER_DATA_PARALLEL_H_

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dynatrain/base/bf16.h"
 #include "dynatrain/base/hash.h"
 #include "dynatrain/vps/shard_elements.h"
 
@@ -36,24 +37,34 @@ double NormalAt(uint64_t seed, std::string_view name, int64_t index) {
 Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank,
                        uint64_t seed, engine::StateBuffers* state) {
   for (int i = 0; i < state->num_buffers(); ++i) {
-    if (state->buffer(i).dtype != vps::DType::kF32) {
-      return InvalidArgument("state buffer {} is {}; the trainer works on fp32",
-                             state->buffer(i).name, vps::DTypeName(state->buffer(i).dtype));
+    const vps::Buffer& buffer = state->buffer(i);
+    const bool bf16 = buffer.dtype == vps::DType::kBF16 && buffer.kind == vps::Kind::kParam;
+    if (buffer.dtype != vps::DType::kF32 && !bf16) {
+      return InvalidArgument(
+          "state buffer {} is {}; the trainer works on fp32, and on bf16 parameters", buffer.name,
+          vps::DTypeName(buffer.dtype));
     }
     const ByteSpan bytes = state->bytes(i);
     std::memset(bytes.data(), 0, bytes.size());
   }
   for (const vps::Shard& shard : map.ShardsOf(rank)) {
-    if (map.catalog().tensor(shard.tensor).kind != vps::Kind::kParam) continue;
+    const vps::StateTensor& tensor = map.catalog().tensor(shard.tensor);
+    if (tensor.kind != vps::Kind::kParam && tensor.kind != vps::Kind::kMaster) continue;
     const vps::Parameter& parameter = map.catalog().parameter_of(shard.tensor);
     const uint64_t stream = StreamOf(seed, parameter.name);
     const bool norm = parameter.name.ends_with("norm.weight");
     const bool output =
         parameter.name.ends_with("attn.out.weight") || parameter.name.ends_with("mlp.down.weight");
     const double std_dev = output ? kStdDev / std::sqrt(2.0 * config.layers) : kStdDev;
-    auto* out = reinterpret_cast<float*>(state->bytes(shard.buffer).data());
+    std::byte* out = state->bytes(shard.buffer).data();
+    const bool bf16 = tensor.dtype == vps::DType::kBF16;
     vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
-      out[element] = norm ? 1.0f : static_cast<float>(std_dev * NormalInStream(stream, index));
+      const float value = norm ? 1.0f : static_cast<float>(std_dev * NormalInStream(stream, index));
+      if (bf16) {
+        reinterpret_cast<uint16_t*>(out)[element] = ToBf16(value);
+      } else {
+        reinterpret_cast<float*>(out)[element] = value;
+      }
     });
   }
   return {};

@@ -17,8 +17,8 @@ namespace dynatrain::trainer {
 double NormalAt(uint64_t seed, std::string_view name, int64_t index);
 
 // Fills the state of `rank`: norms 1, attention's and the MLP's output projections normal with
-// 0.02 / sqrt(2 * layers), every other parameter normal with 0.02, moments 0, padding 0. Refuses
-// state that is not fp32.
+// 0.02 / sqrt(2 * layers), every other parameter normal with 0.02, moments 0, padding 0. A
+// master gets the fp32 number, a bf16 parameter that number rounded. Refuses other dtypes.
 Status InitialiseState(const models::ModelConfig& config, const vps::ShardMap& map, RankId rank,
                        uint64_t seed, engine::StateBuffers* state);
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "dynatrain/base/bf16.h"
+
 namespace dynatrain::trainer {
 
 double LearningRate(const Schedule& schedule, int64_t step) {
@@ -43,6 +45,10 @@ void AdamW(float* __restrict param, const float* __restrict grad, float* __restr
     exp_avg_sq[i] = v;
     param[i] = param[i] * c.keep - c.step_size * (m / (std::sqrt(v) * c.inv_sqrt_bias2 + c.eps));
   }
+}
+
+void RoundToBf16(const float* __restrict from, int64_t n, uint16_t* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToBf16(from[i]);
 }
 
 double SumOfSquares(const float* x, int64_t n) {

@@ -45,6 +45,9 @@ AdamCoefficients MakeAdamCoefficients(const AdamOptions& options, double lr, int
 void AdamW(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
            const AdamCoefficients& coefficients);
 
+// to[i] = the nearest even bf16 of from[i].
+void RoundToBf16(const float* from, int64_t n, uint16_t* to);
+
 // Sum of x^2 in float64; the bits depend on the elements and their order, not on alignment.
 double SumOfSquares(const float* x, int64_t n);
 

@@ -8,7 +8,6 @@
 #include "dynatrain/models/catalog.h"
 
 namespace dynatrain::trainer {
-namespace {
 
 Status CheckModel(const models::ModelConfig& model) {
   if (model.family != models::ModelConfig::Family::kLlama) {
@@ -27,8 +26,6 @@ Status CheckModel(const models::ModelConfig& model) {
   }
   return {};
 }
-
-}  // namespace
 
 Status CheckOptions(const TrainerOptions& o) {
   DT_RETURN_IF_ERROR(CheckModel(o.model));

@@ -27,6 +27,9 @@ struct TrainerOptions {
   int64_t micro_batches() const { return global_batch / micro_batch; }
 };
 
+// Models that the trainer has no code for, by name.
+Status CheckModel(const models::ModelConfig& model);
+
 // Values that no layout could train with, by name.
 Status CheckOptions(const TrainerOptions& options);
 

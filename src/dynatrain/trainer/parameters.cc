@@ -5,21 +5,23 @@
 namespace dynatrain::trainer {
 namespace {
 
-// The float32 tensor over one buffer of the state, or undefined if there is no such buffer.
+// The tensor over one buffer of the state, or undefined if there is no such buffer.
 Result<at::Tensor> StateTensorOf(const elastic::LayoutInstance& instance, vps::Kind kind,
                                  int32_t bucket,
                                  std::vector<std::shared_ptr<engine::Storage>>* storages) {
   const std::optional<vps::BufferIndex> index = instance.map->BufferOf(instance.rank, kind, bucket);
   if (!index) return at::Tensor();
   const vps::Buffer& buffer = instance.state.buffer(*index);
-  if (buffer.dtype != vps::DType::kF32) {
-    return InvalidArgument("state buffer {} is {}; the trainer works on fp32", buffer.name,
-                           vps::DTypeName(buffer.dtype));
+  const bool bf16 = buffer.dtype == vps::DType::kBF16 && kind == vps::Kind::kParam;
+  if (buffer.dtype != vps::DType::kF32 && !bf16) {
+    return InvalidArgument(
+        "state buffer {} is {}; the trainer works on fp32, and on bf16 parameters", buffer.name,
+        vps::DTypeName(buffer.dtype));
   }
   storages->push_back(instance.state.storage(*index));
   // The instance lends its memory to the trainer, which is the one who changes it.
   auto* data = const_cast<std::byte*>(instance.state.bytes(*index).data());
-  return at::from_blob(data, {buffer.elems}, at::kFloat);
+  return at::from_blob(data, {buffer.elems}, bf16 ? at::kBFloat16 : at::kFloat);
 }
 
 at::Tensor MakeLeaf(const at::Tensor& flat, const at::Tensor& flat_grad, int64_t rows,
@@ -46,15 +48,26 @@ Result<StageParameters> StageParameters::Make(const elastic::LayoutInstance& ins
     StageBucket bucket;
     DT_ASSIGN_OR_RETURN(bucket.values,
                         StateTensorOf(instance, vps::Kind::kParam, index, &p.storages_));
+    bucket.weights = bucket.values.scalar_type() == at::kFloat
+                         ? bucket.values
+                         : at::zeros(bucket.values.sizes(), at::kFloat);
+    DT_ASSIGN_OR_RETURN(bucket.master,
+                        StateTensorOf(instance, vps::Kind::kMaster, index, &p.storages_));
     DT_ASSIGN_OR_RETURN(bucket.exp_avg,
                         StateTensorOf(instance, vps::Kind::kExpAvg, index, &p.storages_));
     DT_ASSIGN_OR_RETURN(bucket.exp_avg_sq,
                         StateTensorOf(instance, vps::Kind::kExpAvgSq, index, &p.storages_));
+    if (bucket.bf16() != bucket.master.defined() && bucket.exp_avg.defined()) {
+      return InvalidArgument("bucket {}: bf16 parameters need an fp32 master, fp32 ones have none",
+                             geometry.name);
+    }
     bucket.moments_cut = instance.map->CutOverDp(vps::Kind::kExpAvg);
     if (geometry.trainable) {
       const int64_t slice = (geometry.elems + layout.dp - 1) / layout.dp;
       bucket.grads = at::zeros({slice * layout.dp}, at::kFloat);
-      if (layout.dp > 1) bucket.received = at::zeros_like(bucket.grads);
+      if (layout.dp > 1) {
+        bucket.received = at::zeros(bucket.grads.sizes(), bucket.values.scalar_type());
+      }
     }
     bucket.geometry = std::move(geometry);
     p.buckets_.push_back(std::move(bucket));
@@ -80,7 +93,7 @@ at::Tensor StageParameters::Leaf(vps::ParameterId parameter, int64_t rows, int64
   const int64_t elems = place.entry.box.elems();
   at::Tensor grad;
   if (bucket.grads.defined()) grad = bucket.grads.narrow(0, place.entry.offset, elems);
-  return MakeLeaf(bucket.values.narrow(0, place.entry.offset, elems), grad, rows, columns);
+  return MakeLeaf(bucket.weights.narrow(0, place.entry.offset, elems), grad, rows, columns);
 }
 
 at::Tensor StageParameters::TiedLeaf(vps::ParameterId parameter, int64_t rows, int64_t columns) {
@@ -92,7 +105,13 @@ at::Tensor StageParameters::TiedLeaf(vps::ParameterId parameter, int64_t rows, i
     grad = at::zeros({elems}, at::kFloat);
     apart_.emplace_back(parameter, grad);
   }
-  return MakeLeaf(bucket.values.narrow(0, place.entry.offset, elems), grad, rows, columns);
+  return MakeLeaf(bucket.weights.narrow(0, place.entry.offset, elems), grad, rows, columns);
+}
+
+void StageParameters::RefreshWeights() const {
+  for (const StageBucket& bucket : buckets_) {
+    if (bucket.bf16()) bucket.weights.copy_(bucket.values);
+  }
 }
 
 void StageParameters::ZeroGradients() const {

@@ -12,22 +12,28 @@
 
 namespace dynatrain::trainer {
 
-// A bucket of the layout's buffer rule with its memory, all float32.
+// A bucket of the layout's buffer rule with its memory; fp32 where nothing else is said.
 struct StageBucket {
   vps::Bucket geometry;
-  at::Tensor values;   // [elems]; the state's own memory
+  at::Tensor values;   // [elems], fp32 or bf16; the state's own memory
+  at::Tensor weights;  // [elems]: what the model computes with; `values` itself, or their fp32 copy
+  at::Tensor master;   // as exp_avg; with bf16 values only
   at::Tensor exp_avg;  // [elems], or with ZeRO [elems / dp]; the state's own; undefined if none
   at::Tensor exp_avg_sq;
-  at::Tensor grads;     // [elems rounded up to a multiple of dp]; undefined if frozen
-  at::Tensor received;  // like grads, for the exchange between dp positions; undefined if dp = 1
-  bool moments_cut = false;  // exp_avg and exp_avg_sq hold only this dp position's slice
+  at::Tensor grads;  // [elems rounded up to a multiple of dp]; undefined if frozen
+  // For the exchange between dp positions; like grads, of the dtype of values; undefined if dp = 1.
+  at::Tensor received;
+  bool moments_cut = false;  // master and moments hold only this dp position's slice
+
+  bool bf16() const { return !values.is_same(weights); }
 };
 
 // Buckets of the stage of one rank. Values and moments belong to the state, whose storage is kept
 // alive; gradient memory is made and touched here.
 class StageParameters {
  public:
-  // Precondition: `instance` is active. Refuses state that is not float32.
+  // Precondition: `instance` is active. Refuses state that is neither fp32 nor bf16 with fp32
+  // masters and moments.
   static Result<StageParameters> Make(const elastic::LayoutInstance& instance);
 
   const vps::Role& role() const { return role_; }
@@ -49,6 +55,9 @@ class StageParameters {
   // they lie.
   at::Tensor TiedLeaf(vps::ParameterId parameter, int64_t rows, int64_t columns);
 
+  // Takes over what the state holds now, where the model computes with a copy of it. Before each
+  // step and evaluation.
+  void RefreshWeights() const;
   // Before the first micro-batch of a step.
   void ZeroGradients() const;
 

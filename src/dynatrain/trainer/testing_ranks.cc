@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "dynatrain/base/bf16.h"
 #include "dynatrain/bridge/c10d_groups.h"
 #include "dynatrain/vps/shard_elements.h"
 
@@ -53,9 +54,12 @@ void Tensors::AddState(const elastic::LayoutInstance& instance, vps::Kind kind) 
   for (const vps::Shard& shard : instance.map->ShardsOf(instance.rank)) {
     if (instance.map->catalog().tensor(shard.tensor).kind != kind) continue;
     const vps::Parameter& parameter = instance.map->catalog().parameter_of(shard.tensor);
-    const auto* data = reinterpret_cast<const float*>(instance.state.bytes(shard.buffer).data());
+    const std::byte* data = instance.state.bytes(shard.buffer).data();
+    const bool bf16 = instance.map->catalog().tensor(shard.tensor).dtype == vps::DType::kBF16;
     vps::ForEachElement(parameter.shape, shard, [&](int64_t index, int64_t element) {
-      Put(parameter, index, data[element]);
+      Put(parameter, index,
+          bf16 ? FromBf16(reinterpret_cast<const uint16_t*>(data)[element])
+               : reinterpret_cast<const float*>(data)[element]);
     });
   }
 }

@@ -18,7 +18,7 @@ namespace dynatrain::trainer::testing {
 // Whole tensors by name, put together from the parts of many ranks. Any thread may add.
 class Tensors {
  public:
-  // Parts that overlap must have the same bits.
+  // Parts that overlap must have the same bits. bf16 is widened.
   void AddState(const elastic::LayoutInstance& instance, vps::Kind kind);
   void AddGradients(const vps::StateCatalog& catalog, const std::vector<GradientPart>& parts);
   void Set(const std::string& name, std::vector<float> values);

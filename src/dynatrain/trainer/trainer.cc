@@ -48,6 +48,10 @@ float* FloatsAt(const at::Tensor& flat, int64_t offset) {
   return flat.mutable_data_ptr<float>() + offset;
 }
 
+uint16_t* Bf16At(const at::Tensor& flat, int64_t offset) {
+  return reinterpret_cast<uint16_t*>(flat.mutable_data_ptr<at::BFloat16>()) + offset;
+}
+
 }  // namespace
 
 class Trainer::Parts {
@@ -75,6 +79,7 @@ class Trainer::Parts {
                           return samples_.back();
                         }));
     const double tokens = static_cast<double>(options_.global_batch * options_.seq);
+    parameters_.RefreshWeights();
     parameters_.ZeroGradients();
     const std::vector<double> losses = TrainMicroBatches(model_, pp_, batches, 1.0 / tokens);
     SumTiedGradients(parameters_, embedding_);
@@ -99,6 +104,7 @@ class Trainer::Parts {
   Result<double> EvalLoss() {
     UseOneThread();
     DT_ASSIGN_OR_RETURN(const std::vector<MicroBatch> batches, FixedBatches());
+    parameters_.RefreshWeights();
     const std::vector<double> losses = EvalMicroBatches(model_, pp_, batches);
     return Agree(losses, 0, /*with_gradients=*/false).loss;
   }
@@ -106,6 +112,7 @@ class Trainer::Parts {
   Result<std::vector<float>> EvalLogits() {
     UseOneThread();
     DT_ASSIGN_OR_RETURN(const std::vector<MicroBatch> batches, FixedBatches());
+    parameters_.RefreshWeights();
     std::vector<at::Tensor> logits;
     EvalMicroBatches(model_, pp_, batches, &logits);
     std::vector<float> all;
@@ -148,10 +155,10 @@ class Trainer::Parts {
                  targets = at::empty({rows * seq}, at::kLong);
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t in_batch = (parameters_.role().dp * count + m) * rows + row;
-        DT_ASSIGN_OR_RETURN(const std::vector<unsigned char> bytes,
-                            data_->Sample(sample(in_batch)));
-        std::copy(bytes.begin(), bytes.end() - 1, ids.mutable_data_ptr<int64_t>() + row * seq);
-        std::copy(bytes.begin() + 1, bytes.end(), targets.mutable_data_ptr<int64_t>() + row * seq);
+        DT_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, data_->Sample(sample(in_batch)));
+        std::copy(tokens.begin(), tokens.end() - 1, ids.mutable_data_ptr<int64_t>() + row * seq);
+        std::copy(tokens.begin() + 1, tokens.end(),
+                  targets.mutable_data_ptr<int64_t>() + row * seq);
       }
       batches.push_back({ids, targets});
     }
@@ -227,14 +234,20 @@ class Trainer::Parts {
     for (const StageBucket& bucket : parameters_.buckets()) {
       if (!bucket.exp_avg.defined()) continue;
       const int64_t moments_begin = bucket.moments_cut ? SliceOf(bucket, dp_).begin : 0;
+      // Where the fp32 numbers that Adam updates lie.
+      const at::Tensor& updated = bucket.bf16() ? bucket.master : bucket.values;
+      const int64_t updated_begin = bucket.bf16() ? moments_begin : 0;
       const std::vector<ParameterRange> ranges =
           cut ? OwnRanges(bucket) : RangesOf(catalog(), bucket.geometry, 0, bucket.geometry.elems);
       for (const ParameterRange& range : ranges) {
         if (!range.updated) continue;
-        AdamW(FloatsAt(bucket.values, range.begin), FloatsAt(bucket.grads, range.begin),
+        float* numbers = FloatsAt(updated, range.begin - updated_begin);
+        const int64_t count = range.end - range.begin;
+        AdamW(numbers, FloatsAt(bucket.grads, range.begin),
               FloatsAt(bucket.exp_avg, range.begin - moments_begin),
-              FloatsAt(bucket.exp_avg_sq, range.begin - moments_begin), range.end - range.begin,
+              FloatsAt(bucket.exp_avg_sq, range.begin - moments_begin), count,
               range.decay ? decay : plain);
+        if (bucket.bf16()) RoundToBf16(numbers, count, Bf16At(bucket.values, range.begin));
       }
     }
     if (cut) GatherParameters(parameters_.buckets(), dp_);

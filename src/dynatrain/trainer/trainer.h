@@ -1,4 +1,8 @@
-// Trainer: one rank's part of training a LLaMA-style decoder in one layout, in fp32.
+// Trainer: one rank's part of training a LLaMA-style decoder in one layout.
+//
+// With fp32 state everything is fp32. With bf16 state, parameters and what dp positions exchange of
+// gradients (data_parallel.h) are bf16; masters, moments and all arithmetic are fp32, and after each
+// update every parameter is its master rounded to the nearest even bf16.
 //
 //   auto trainer = *Trainer::Make(options, data, instance);
 //   StepResult r = *trainer->Step(step, ready);      // every active rank, the same step
