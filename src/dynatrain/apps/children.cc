@@ -192,22 +192,23 @@ bool Children::any_running() const {
   return std::ranges::any_of(children_, [](const Child& child) { return child.pid >= 0; });
 }
 
+void Children::Signal(int number) const {
+  for (const Child& child : children_) {
+    if (child.pid >= 0) ::kill(child.pid, number);
+  }
+}
+
 void Children::Terminate(Duration grace) {
-  const auto signal_all = [&](int number) {
-    for (const Child& child : children_) {
-      if (child.pid >= 0) ::kill(child.pid, number);
-    }
-  };
   const auto ignore_line = [](RankId, const std::string&) {};
   const auto ignore_exit = [](const Exit&) {};
   if (!any_running()) return;
-  signal_all(SIGTERM);
+  Signal(SIGTERM);
   const TimePoint end = MonotonicClock().Now() + grace;
   while (any_running() && MonotonicClock().Now() < end) {
     ReapAll(ignore_line, ignore_exit);
     MonotonicClock().SleepUntil(std::min(end, MonotonicClock().Now() + kReapInterval));
   }
-  signal_all(SIGKILL);
+  Signal(SIGKILL);
   while (any_running()) {
     ReapAll(ignore_line, ignore_exit);
     if (any_running()) MonotonicClock().SleepUntil(MonotonicClock().Now() + kReapInterval / 10);

@@ -2,6 +2,7 @@
 #ifndef DYNATRAIN_APPS_CHILDREN_H_
 #define DYNATRAIN_APPS_CHILDREN_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -18,6 +19,9 @@ namespace dynatrain::apps {
 // File descriptors that a rank process is born with, beside standard ones.
 inline constexpr int kConfigFd = 3;  // read end: the JobConfig as JSON until end of file
 inline constexpr int kEventsFd = 4;  // write end of a pipe: one JSON object per line
+
+// Asks a rank to end after the current step, saving if the job has a directory for checkpoints.
+inline constexpr int kStopSignal = SIGUSR1;
 
 // Not thread-safe. The destructor kills and reaps whatever still runs.
 class Children {
@@ -46,6 +50,8 @@ class Children {
             const std::function<void(const Exit&)>& on_exit);
 
   bool any_running() const;
+  // Sends a signal to all that still run. A rank ignores kStopSignal until it is ready for it.
+  void Signal(int number) const;
   // SIGTERM, then after `grace` SIGKILL to whoever still runs; reaps all.
   void Terminate(Duration grace);
 

@@ -100,7 +100,8 @@ class RefusedInput(Cli):
         self.refuse(self.train_arguments("--verify", "maybe"), "maybe", "full")
 
     def test_what_this_version_has_not(self):
-        self.refuse(self.train_arguments("--dtype", "bf16"), "--dtype bf16")
+        self.refuse(self.train_arguments("--dtype", "fp8"), "--dtype fp8", "bf16")
+        self.refuse(self.train_arguments("--derive"), "--derive", "--dtype bf16")
         self.refuse(self.train_arguments("--mode", "stream"), "--mode stream")
         self.refuse(self.train_arguments("--transport", "ucx"), "--transport ucx")
 

@@ -10,6 +10,8 @@ namespace dynatrain::apps {
 // Each adds its subcommand to `app`; *exit_code is set when it has run.
 void AddTrainCommand(CLI::App& app, int* exit_code);
 void AddPlanCommand(CLI::App& app, int* exit_code);
+void AddImportCommand(CLI::App& app, int* exit_code);
+void AddExportCommand(CLI::App& app, int* exit_code);
 void AddSwitchCommand(CLI::App& app, int* exit_code);
 void AddStatusCommand(CLI::App& app, int* exit_code);
 void AddRankCommand(CLI::App& app, int* exit_code);  // not for people: what the launcher starts

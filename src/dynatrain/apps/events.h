@@ -5,13 +5,14 @@
 // - up {rank}: the process runs, libraries are loaded
 // - ready {rank, groups_seconds, load_seconds, build_seconds}: before its first step; load is of a
 //   checkpoint, else 0
-// - resumed {path, step, load_seconds}: from the lowest rank of the first layout
+// - resumed {path, step, load_seconds, digest}: from the lowest rank of the first layout
 // - step {step, loss, seconds, layout, tokens, grad_norm, lr, started}: from the layout's lowest rank
 // - samples {rank, step, ids}: what the rank read, with --report-samples
 // - requested {id, spec, step}: a scheduled switch was asked for
 // - probe {switch, when: "before" | "after", step, loss}: loss of the fixed batch
 // - switch: a SwitchReport, merged over the ranks
-// - saved {path, step, seconds}
+// - saved {path, step, seconds, digest}: digest is of the logical state, the same in every layout
+// - save_failed {step, message}: nothing of it is left; training goes on
 // - error {message}: the rank ends with exit code 1 afterwards
 #ifndef DYNATRAIN_APPS_EVENTS_H_
 #define DYNATRAIN_APPS_EVENTS_H_

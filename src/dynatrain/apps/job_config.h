@@ -35,11 +35,14 @@ struct JobConfig {
   double lr = 1e-3;
   uint64_t seed = 1;
 
+  std::string dtype = "fp32";  // of parameters: fp32, or bf16 with fp32 masters
+  bool derive = false;         // switches compute bf16 parameters from masters where they can
   std::string verify = "moved";
   bool exact_switches = false;  // each of `switches` moves right after its step
   std::string fill = "zero";    // what a switch's new memory holds before state comes
   double step_timeout = 60;     // seconds that a rank waits for another one within a step
   std::string save;             // directory of checkpoints, empty: none
+  int64_t save_every = 0;       // steps; 0: only at the end
   std::string resume;           // directory to go on from, empty: start anew
   std::string dump_state;  // directory for the state just before and after each switch, empty: none
   bool probe_loss = false;      // loss of one fixed batch just before and after each switch

@@ -28,6 +28,13 @@ Status CheckNumbers(const JobConfig& config) {
     return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after,
                            config.steps);
   }
+  if (config.save_every < 0) {
+    return InvalidArgument("--save-every {}: give a number of steps above 0", config.save_every);
+  }
+  if (config.save_every > 0 && config.save.empty()) {
+    return InvalidArgument("--save-every {}: give the directory with --save DIR",
+                           config.save_every);
+  }
   if (!std::isfinite(config.lr) || config.lr < 0) {
     return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
   }
@@ -38,6 +45,19 @@ Status CheckNumbers(const JobConfig& config) {
   }
   DT_RETURN_IF_ERROR(ParseFill(config.fill).status());
   return engine::ParseVerify(config.verify).status();
+}
+
+Result<std::vector<vps::KindSpec>> KindsOf(const JobConfig& config) {
+  if (config.dtype == "bf16") return vps::Bf16AdamKinds();
+  if (config.dtype != "fp32") {
+    return InvalidArgument("--dtype {}: give fp32, or bf16 (with fp32 masters)", config.dtype);
+  }
+  if (config.derive) {
+    return InvalidArgument(
+        "--derive: only bf16 parameters can be computed from masters; "
+        "give --dtype bf16 with it");
+  }
+  return vps::Fp32AdamKinds();
 }
 
 }  // namespace
@@ -53,7 +73,8 @@ Result<JobSetup> JobSetup::Make(const JobConfig& config) {
   JobSetup setup;
   setup.num_ranks = config.num_ranks;
   DT_ASSIGN_OR_RETURN(setup.model, models::LoadModel(config.model));
-  DT_ASSIGN_OR_RETURN(setup.catalog, models::MakeCatalog(setup.model, vps::Fp32AdamKinds()));
+  DT_ASSIGN_OR_RETURN(std::vector<vps::KindSpec> kinds, KindsOf(config));
+  DT_ASSIGN_OR_RETURN(setup.catalog, models::MakeCatalog(setup.model, std::move(kinds)));
   trainer::TrainerOptions& options = setup.trainer;
   options.model = setup.model;
   options.data_file = config.data;

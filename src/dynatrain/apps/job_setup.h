@@ -18,7 +18,7 @@ namespace dynatrain::apps {
 struct JobSetup {
   int32_t num_ranks = 1;
   models::ModelConfig model;
-  std::shared_ptr<const vps::StateCatalog> catalog;
+  std::shared_ptr<const vps::StateCatalog> catalog;  // of the job's dtype
   trainer::TrainerOptions trainer;
 
   // Reads the model's configuration and checks numbers and data file (kInvalidArgument or

@@ -37,9 +37,14 @@ constexpr Duration kStoreTimeout = std::chrono::seconds(20);
 // After a first failure: how long to look for its cause before everything is ended.
 constexpr Duration kBlameWindow = std::chrono::milliseconds(700);
 constexpr Duration kTerminateGrace = std::chrono::seconds(2);
+constexpr Duration kStopReminder = std::chrono::seconds(1);
 
 std::atomic<int> received_signal{0};
-void OnSignal(int number) { received_signal = number; }
+std::atomic<int> received_signals{0};
+void OnSignal(int number) {
+  received_signal = number;
+  ++received_signals;
+}
 
 void HandleSignals() {
   struct sigaction action{};
@@ -47,6 +52,7 @@ void HandleSignals() {
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(kStopSignal, SIG_IGN);  // inherited by ranks, which handle it once they can
 }
 
 // A directory for the ranks' logs; a temporary one is removed unless kept.
@@ -182,6 +188,8 @@ class Job {
  private:
   Status Start();
   Status Follow();
+  bool AskedToLeave();
+  std::string SavedSoFar() const;
   void OnEvent(RankId rank, const std::string& line);
   void OnParsedEvent(RankId rank, const std::string& line, const json& event);
   void OnStep(const json& event);
@@ -203,6 +211,10 @@ class Job {
   std::unique_ptr<bridge::StoreServer> store_server_;
   std::unique_ptr<Children> children_;
   Blame blame_;
+  std::optional<TimePoint> told_to_stop_;
+  std::string saved_path_;  // the newest checkpoint of this job
+  int64_t saved_step_ = 0;
+  std::string save_failure_;  // of the last attempt
 
   std::mutex mutex_;  // guards what follows: also used by the control server's threads
   std::unique_ptr<elastic::Store> store_;
@@ -249,15 +261,45 @@ Status Job::Follow() {
     if (exit.failed()) blame_.AddExit(exit);
   };
   while (children_->any_running() && !blame_.settled()) {
-    if (received_signal != 0) {
-      return Aborted("stopped by signal {} after step {}; nothing was saved",
-                     received_signal.load(), last_step_.value("step", 0));
+    if (AskedToLeave()) {
+      return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
+                     last_step_.value("step", 0), SavedSoFar());
     }
     children_->Poll(kPollInterval, on_line, on_exit);
   }
-  if (!blame_.any()) return {};
-  const Result<vps::Layout> layout = vps::ParseLayout(layout_);
-  return blame_.verdict(layout.ok() ? layout->Ranks() : std::vector<RankId>());
+  if (blame_.any()) {
+    const Result<vps::Layout> layout = vps::ParseLayout(layout_);
+    return blame_.verdict(layout.ok() ? layout->Ranks() : std::vector<RankId>());
+  }
+  if (received_signal != 0) {
+    return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
+                   last_step_.value("step", 0), SavedSoFar());
+  }
+  if (!save_failure_.empty()) {
+    return Unavailable("the last checkpoint could not be saved: {}; {}", save_failure_,
+                       SavedSoFar());
+  }
+  return {};
+}
+
+// Whether to end everything now. With a directory for checkpoints the first signal lets the ranks
+// end the step and save; they are told again until they end, for one may still be starting.
+bool Job::AskedToLeave() {
+  if (received_signals == 0) return false;
+  if (options_.config.save.empty() || received_signals > 1) return true;
+  const TimePoint now = MonotonicClock().Now();
+  if (!told_to_stop_)
+    progress_.Note("stopping after this step, then saving; a second signal stops at once");
+  if (!told_to_stop_ || now > *told_to_stop_ + kStopReminder) {
+    children_->Signal(kStopSignal);
+    told_to_stop_ = now;
+  }
+  return false;
+}
+
+std::string Job::SavedSoFar() const {
+  if (saved_path_.empty()) return "nothing was saved";
+  return fmt::format("saved step {} to {}; go on with --resume", saved_step_, saved_path_);
 }
 
 void Job::OnEvent(RankId rank, const std::string& line) {
@@ -284,9 +326,17 @@ void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event)
     requests_[id] = {id, event.value("spec", ""), event.value("step", int64_t{0})};
   }
   if (name == "saved") {
+    saved_path_ = event.value("path", "");
+    saved_step_ = event.value("step", int64_t{0});
+    save_failure_.clear();
     progress_.Note(fmt::format("saved step {} to {} in {}", event.value("step", 0),
                                event.value("path", ""),
                                FormatSeconds(event.value("seconds", 0.0))));
+  }
+  if (name == "save_failed") {
+    save_failure_ = event.value("message", "unknown");
+    progress_.Note(fmt::format("could not save step {}, training goes on: {}",
+                               event.value("step", 0), save_failure_));
   }
   if (name == "resumed") {
     progress_.Note(fmt::format("resumed step {} from {} in {}", event.value("step", 0),
@@ -378,6 +428,8 @@ json Job::StatusJson() {
 }
 
 }  // namespace
+
+int StopSignal() { return received_signal; }
 
 Status Launch(const LaunchOptions& options) {
   HandleSignals();

@@ -20,9 +20,13 @@ struct LaunchOptions {
   std::string note;   // told before the ranks start
 };
 
-// Runs the job to its end. Ok, or the one thing that went wrong first; no rank process is left
+// Runs the job to its end. A first SIGINT or SIGTERM ends it after the current step, with a
+// checkpoint if the job has a directory for them; a second one at once. Ok, or the one thing that went wrong first; no rank process is left
 // either way.
 Status Launch(const LaunchOptions& options);
+
+// The signal that ended the last job, 0 if none did.
+int StopSignal();
 
 }  // namespace dynatrain::apps
 

@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   dynatrain::apps::AddTrainCommand(app, &exit_code);
   dynatrain::apps::AddPlanCommand(app, &exit_code);
+  dynatrain::apps::AddImportCommand(app, &exit_code);
+  dynatrain::apps::AddExportCommand(app, &exit_code);
   dynatrain::apps::AddSwitchCommand(app, &exit_code);
   dynatrain::apps::AddStatusCommand(app, &exit_code);
   dynatrain::apps::AddRankCommand(app, &exit_code);

@@ -39,7 +39,10 @@ MemoryNeed NeedOf(const JobSetup& setup, const vps::LayoutShardMap& map) {
   for (const RankId rank : map.layout().Ranks()) {
     for (const vps::Buffer& buffer : map.BuffersOf(rank)) {
       need.state += buffer.bytes();
-      if (buffer.kind == vps::Kind::kParam) need.gradients += buffer.bytes();
+      if (buffer.kind != vps::Kind::kParam) continue;
+      need.gradients += buffer.elems * kFloatBytes;
+      // The fp32 copy that the model computes with.
+      if (buffer.dtype == vps::DType::kBF16) need.state += buffer.elems * kFloatBytes;
     }
     need.activations += ActivationBytes(setup, map.layout());
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "dynatrain/apps/events.h"
 #include "dynatrain/apps/job_config.h"
 #include "dynatrain/apps/job_setup.h"
+#include "dynatrain/apps/rank_checkpoint.h"
 #include "dynatrain/base/log.h"
 #include "dynatrain/bridge/c10d_groups.h"
 #include "dynatrain/bridge/c10d_store.h"
@@ -37,7 +39,14 @@ using nlohmann::json;
 
 constexpr Duration kJoinTimeout = std::chrono::seconds(60);
 constexpr Duration kHoldInterval = std::chrono::milliseconds(2);
-constexpr Duration kSaveTimeout = std::chrono::seconds(600);
+
+// Set by kStopSignal, and by SIGTERM in a job that saves.
+std::atomic<bool> stop_asked{false};
+void OnStop(int) { stop_asked = true; }
+
+// What a rank that was asked to stop adds to the sum of readiness, so that all ranks hear of it at
+// the same step.
+constexpr int kStopShare = 1 << 20;
 
 // Seconds since it was made or last read.
 class Stopwatch {
@@ -78,7 +87,7 @@ class RankProcess {
           DT_RETURN_IF_ERROR(Enter(result));
         continue;
       }
-      if (step() >= config_.last_step()) return Finish();
+      if (step() >= config_.last_step() || stopping_) return Finish();
       DT_RETURN_IF_ERROR(OneStep());
     }
   }
@@ -96,7 +105,8 @@ class RankProcess {
   Status Probe(std::string_view when, int64_t switch_id);
   Status Dump(std::string_view when, int64_t switch_id);
   Status Finish();
-  Status Save();
+  Status Save(std::string_view occasion);
+  CheckpointContext checkpoint() const { return {rank_, &config_, &setup_, store_.get(), events_}; }
 
   int64_t step() const { return host_->state().step; }
   const vps::Layout& layout() const { return agent_->current().map->layout(); }
@@ -112,10 +122,13 @@ class RankProcess {
   std::unique_ptr<trainer::TrainerHost> host_;
   std::unique_ptr<elastic::SwitchAgent> agent_;
   bool first_step_after_switch_ = false;
+  bool stopping_ = false;
+  int64_t saved_step_ = -1;
 };
 
 Status RankProcess::Join(const std::string& config, const std::string& store_address) {
   DT_ASSIGN_OR_RETURN(config_, JobConfig::FromJson(config));
+  if (!config_.save.empty()) ::signal(SIGTERM, OnStop);
   DT_ASSIGN_OR_RETURN(setup_, JobSetup::Make(config_));
   DT_ASSIGN_OR_RETURN(const Address address, ParseAddress(store_address));
   const bridge::StoreAddress store{address.host, static_cast<uint16_t>(address.port)};
@@ -134,14 +147,15 @@ Status RankProcess::Join(const std::string& config, const std::string& store_add
                       FirstInstance(&groups_seconds, &load_seconds));
   DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(config_.verify));
   DT_ASSIGN_OR_RETURN(const engine::Fill fill, ParseFill(config_.fill));
-  elastic::SwitchParticipant::Context context{.rank = rank_,
-                                              .num_ranks = config_.num_ranks,
-                                              .catalog = setup_.catalog,
-                                              .topology = {},
-                                              .options = {.verify = verify, .fill = fill},
-                                              .host = host_.get(),
-                                              .groups = groups_.get(),
-                                              .clock = &MonotonicClock()};
+  elastic::SwitchParticipant::Context context{
+      .rank = rank_,
+      .num_ranks = config_.num_ranks,
+      .catalog = setup_.catalog,
+      .topology = {},
+      .options = {.verify = verify, .fill = fill, .derive = config_.derive},
+      .host = host_.get(),
+      .groups = groups_.get(),
+      .clock = &MonotonicClock()};
   const auto on_report = [this](const elastic::SwitchReport& report) {
     events_->Write("switch", json::parse(report.ToJson()));
   };
@@ -175,15 +189,10 @@ Result<std::shared_ptr<elastic::LayoutInstance>> RankProcess::FirstInstance(doub
     DT_RETURN_IF_ERROR(trainer::InitialiseState(setup_.model, *instance->map, rank_, config_.seed,
                                                 &instance->state));
   } else {
-    DT_ASSIGN_OR_RETURN(const std::string path, io::FindCheckpoint(config_.resume));
-    DT_ASSIGN_OR_RETURN(const io::CheckpointInfo info, io::ReadCheckpointInfo(path));
-    DT_RETURN_IF_ERROR(io::LoadState(path, info, *instance->map, rank_, &instance->state));
-    DT_RETURN_IF_ERROR(host_->Restore(info.job_state));
+    DT_ASSIGN_OR_RETURN(const std::string job_state, LoadCheckpoint(checkpoint(), instance.get()));
+    // An import has none: the run begins with it.
+    if (!job_state.empty()) DT_RETURN_IF_ERROR(host_->Restore(job_state));
     *load_seconds = watch.Lap();
-    if (std::ranges::min(layout.Ranks()) == rank_) {
-      events_->Write("resumed",
-                     {{"path", path}, {"step", info.step}, {"load_seconds", *load_seconds}});
-    }
   }
   DT_ASSIGN_OR_RETURN(instance->host, host_->Prepare(*instance));
   return instance;
@@ -202,7 +211,8 @@ Status RankProcess::OneStep() {
   const TimePoint start = MonotonicClock().Now();
   if (std::exchange(first_step_after_switch_, false)) agent_->FirstStepStarts();
   const int64_t step = this->step() + 1;
-  const Result<trainer::StepResult> trained = trainer().Step(step, agent_->ready() ? 1 : 0);
+  const int sum_of = (agent_->ready() ? 1 : 0) + (stop_asked ? kStopShare : 0);
+  const Result<trainer::StepResult> trained = trainer().Step(step, sum_of);
   if (!trained.ok()) return Explained(trained.status());
   const trainer::StepResult& result = *trained;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
@@ -229,7 +239,11 @@ Status RankProcess::OneStep() {
                    {{"rank", rank_}, {"step", step}, {"ids", trainer().SamplesOfLastStep()}});
   }
   DT_ASSIGN_OR_RETURN(const int64_t id, AskForScheduled(step));
-  if (step == config_.last_step()) return {};
+  stopping_ = result.ready_sum >= kStopShare;
+  if (step == config_.last_step() || stopping_) return {};
+  if (config_.save_every > 0 && step % config_.save_every == 0) {
+    DT_RETURN_IF_ERROR(Save("periodic"));
+  }
   const int64_t epoch = agent_->current().epoch;
   DT_RETURN_IF_ERROR(AtBoundary(step, result.ready_sum == layout().world_size()));
   return agent_->current().epoch == epoch ? HoldForScheduled(step, id) : Status::Ok();
@@ -314,35 +328,23 @@ Status RankProcess::Dump(std::string_view when, int64_t switch_id) {
   if (!speaks()) return {};
   const json about = {{"spec", layout().ToString()},
                       {"step", step()},
+                      {"dtype", config_.dtype},
                       {"num_ranks", config_.num_ranks},
                       {"model", ModelJson(setup_.model)}};
   return io::WriteFileAtomically(directory + "/layout.json", about.dump(1));
 }
 
 Status RankProcess::Finish() {
-  if (!config_.save.empty()) DT_RETURN_IF_ERROR(Save());
+  if (!config_.save.empty() && saved_step_ != step()) DT_RETURN_IF_ERROR(Save("last"));
   if (speaks())
     DT_RETURN_IF_ERROR(elastic::EndJob(*store_, fmt::format("step {} was the last", step())));
   return {};
 }
 
-Status RankProcess::Save() {
-  Stopwatch watch;
-  const elastic::LayoutInstance& current = agent_->current();
-  DT_RETURN_IF_ERROR(io::SaveShards(config_.save, step(), *current.map, rank_, current.state));
-  const std::string prefix = fmt::format("save/{}", step());
-  DT_RETURN_IF_ERROR(store_->Set(fmt::format("{}/{}", prefix, rank_), "written"));
-  if (!speaks()) return store_->Wait(prefix + "/finished", kSaveTimeout).status();
-  for (const RankId rank : layout().Ranks()) {
-    DT_RETURN_IF_ERROR(store_->Wait(fmt::format("{}/{}", prefix, rank), kSaveTimeout).status());
-  }
-  const io::CheckpointInfo info{.step = step(),
-                                .layout = layout(),
-                                .job_state = host_->JobState(),
-                                .catalog_fingerprint = setup_.catalog->Fingerprint()};
-  DT_ASSIGN_OR_RETURN(const std::string path, io::FinishCheckpoint(config_.save, info));
-  DT_RETURN_IF_ERROR(store_->Set(prefix + "/finished", path));
-  events_->Write("saved", {{"path", path}, {"step", step()}, {"seconds", watch.Lap()}});
+Status RankProcess::Save(std::string_view occasion) {
+  DT_ASSIGN_OR_RETURN(const bool saved, SaveCheckpoint(checkpoint(), agent_->current(), step(),
+                                                       host_->JobState(), occasion));
+  if (saved) saved_step_ = step();
   return {};
 }
 
@@ -363,6 +365,7 @@ int RankMain(RankId rank, const std::string& store_address, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) return 1;  // it ended before it could take this process along
   ::signal(SIGINT, SIG_IGN);
+  ::signal(kStopSignal, OnStop);
   InitLog(fmt::format("rank {}", rank), LogLevel::kInfo);
   bridge::SilenceTorchLog();
   EventWriter events(kEventsFd);

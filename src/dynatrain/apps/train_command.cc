@@ -11,6 +11,7 @@
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/memory_need.h"
+#include "dynatrain/apps/resume_check.h"
 #include "dynatrain/base/text.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
@@ -26,7 +27,6 @@ struct TrainFlags {
   std::optional<int32_t> nproc;  // none: as many as the layouts need
   std::string seed = "1";
   std::vector<std::string> switches;
-  std::string dtype = "fp32";
   std::string mode = "keep";
   std::string transport = "gloo";
   std::string control;
@@ -39,7 +39,9 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
   app.add_option("--model", config.model,
                  "a preset (tiny-llama, ...) or a Hugging Face config.json")
       ->required();
-  app.add_option("--data", config.data, "a text file, read as bytes")->required();
+  app.add_option("--data", config.data,
+                 "a text, read as bytes, or token ids: a .bin of llm.c or a .bin/.idx of Megatron")
+      ->required();
   app.add_option("--layout", config.layout, "the first layout, such as tp=2,pp=2,dp=1,zero=1")
       ->required();
   app.add_option("--steps", config.steps,
@@ -63,14 +65,22 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
   app.add_option("--seq", config.seq, "tokens per sequence")->capture_default_str();
   app.add_option("--lr", config.lr, "peak learning rate")->capture_default_str();
   app.add_option("--seed", flags->seed, "of weights and data order")->capture_default_str();
-  app.add_option("--dtype", flags->dtype, "of parameters and gradients: fp32")
+  app.add_option("--dtype", config.dtype,
+                 "of parameters and of the gradients that dp positions exchange: fp32, or bf16 "
+                 "with fp32 masters and moments")
       ->capture_default_str();
+  app.add_flag("--derive", config.derive,
+               "switches compute bf16 parameters from their masters where a rank has those, "
+               "instead of moving them");
   app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")
       ->capture_default_str();
   app.add_option("--verify", config.verify, "of switches: off, moved or full")
       ->capture_default_str();
   app.add_option("--transport", flags->transport, "of switches: gloo")->capture_default_str();
-  app.add_option("--save", config.save, "directory for a checkpoint after the last step");
+  app.add_option("--save", config.save,
+                 "directory for a checkpoint after the last step, and before leaving on SIGINT or "
+                 "SIGTERM");
+  app.add_option("--save-every", config.save_every, "save a checkpoint after every N steps too");
   app.add_option("--resume", config.resume,
                  "directory of checkpoints to go on from, in any layout");
   app.add_option(
@@ -93,9 +103,6 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
 
 // What the design has and this version has not is refused by name rather than ignored.
 Status CheckChoices(const TrainFlags& flags) {
-  if (flags.dtype != "fp32") {
-    return InvalidArgument("--dtype {}: this version trains in fp32 only", flags.dtype);
-  }
   if (flags.mode != "keep") {
     return InvalidArgument("--mode {}: this version switches in mode keep only", flags.mode);
   }
@@ -159,28 +166,6 @@ Status CheckWritable(std::string_view flag, const std::string& directory) {
   return Unavailable("{} {}: cannot write there: {}", flag, directory, written.message());
 }
 
-// A run that goes on must have steps and switches left, and the state of this very model.
-Status CheckResume(const JobConfig& config, const JobSetup& setup) {
-  if (config.resume.empty()) return {};
-  DT_ASSIGN_OR_RETURN(const std::string path, io::FindCheckpoint(config.resume));
-  DT_ASSIGN_OR_RETURN(const io::CheckpointInfo info, io::ReadCheckpointInfo(path));
-  if (info.catalog_fingerprint != setup.catalog->Fingerprint()) {
-    return InvalidArgument("--resume {}: it holds the state of another model than {}", path,
-                           config.model);
-  }
-  if (info.step >= config.last_step()) {
-    return InvalidArgument("--resume {}: it is of step {}, so nothing is left to do up to step {}",
-                           path, info.step, config.last_step());
-  }
-  for (const ScheduledSwitch& scheduled : config.switches) {
-    if (scheduled.step >= info.step) continue;
-    return InvalidArgument(
-        "--switch {}:{}: the run goes on after step {}; a switch can be asked for from there on",
-        scheduled.step, Shortened(scheduled.spec), info.step);
-  }
-  return {};
-}
-
 // JSON carries the configuration to the ranks, and JSON is UTF-8.
 Status CheckUtf8(const JobConfig& config) {
   for (const std::string* text : {&config.model, &config.data, &config.layout, &config.save,
@@ -195,6 +180,8 @@ Status CheckUtf8(const JobConfig& config) {
   }
   return {};
 }
+
+void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_str()); }
 
 Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
@@ -224,8 +211,6 @@ Status Train(TrainFlags& flags) {
     scheduled.spec = layout->ToString();
   }
   if (config.exact_switches) DT_RETURN_IF_ERROR(CheckDistinctSteps(config.switches));
-  DT_RETURN_IF_ERROR(CheckResume(config, setup));
-  DT_ASSIGN_OR_RETURN(const std::string memory, CheckMemory(config, setup));
   DT_RETURN_IF_ERROR(CheckWritable("--save", config.save));
   DT_RETURN_IF_ERROR(CheckWritable("--dump-state", config.dump_state));
   // Held until the job has ended.
@@ -234,6 +219,15 @@ Status Train(TrainFlags& flags) {
   DT_ASSIGN_OR_RETURN(const DirectoryLock save, DirectoryLock::Take("--save", config.save));
   DT_ASSIGN_OR_RETURN(const DirectoryLock dump,
                       DirectoryLock::Take("--dump-state", one ? "" : config.dump_state));
+  if (!config.save.empty()) {
+    DT_ASSIGN_OR_RETURN(const std::vector<std::string> repaired,
+                        io::RepairCheckpoints(config.save));
+    for (const std::string& line : repaired) Note(line);
+  }
+  std::vector<std::string> notes;
+  DT_RETURN_IF_ERROR(CheckResume(setup, &config, &notes));
+  for (const std::string& line : notes) Note(line);
+  DT_ASSIGN_OR_RETURN(const std::string memory, CheckMemory(config, setup));
   LaunchOptions launch{.config = config,
                        .control = {},
                        .json = {},
@@ -256,7 +250,7 @@ void AddTrainCommand(CLI::App& app, int* exit_code) {
     const Status status = Train(*flags);
     if (status.ok()) return;
     std::fprintf(stderr, "dynatrain train: %s\n", status.ToString().c_str());
-    *exit_code = 1;
+    *exit_code = StopSignal() == 0 ? 1 : 128 + StopSignal();
   });
 }
 

@@ -7,9 +7,11 @@
 #include <system_error>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "dynatrain/engine/copy.h"
+#include "dynatrain/io/checkpoint_names.h"
 #include "dynatrain/io/file.h"
 #include "dynatrain/io/safetensors.h"
 #include "dynatrain/planner/route.h"
@@ -17,15 +19,7 @@
 namespace dynatrain::io {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
-
-constexpr char kInfoName[] = "checkpoint.json";
-constexpr char kPartial[] = ".partial";
-constexpr int kFormatVersion = 1;
-
-std::string StepName(int64_t step) { return fmt::format("step-{:08}", step); }
-std::string FileName(RankId rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
 Status MakeDirectories(const std::string& path) {
   std::error_code error;
@@ -64,51 +58,77 @@ TensorView ViewOf(const engine::StateBuffers& state, vps::BufferIndex index) {
   return {buffer.name, buffer.dtype, {buffer.elems}, state.bytes(index)};
 }
 
-// The files of a checkpoint that one reader needs, opened as it needs them.
+// The file of `name` as the info describes it; null if it does not.
+const CheckpointFile* Described(const CheckpointInfo& info, const std::string& name) {
+  const auto at = std::ranges::find(info.files, name, &CheckpointFile::name);
+  return at == info.files.end() ? nullptr : &*at;
+}
+
+uint64_t DigestOf(ConstByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+// The files of a checkpoint that one reader needs, opened as it needs them, each buffer checked
+// against its digest before its first use.
 class Files {
  public:
-  Files(std::string path, const vps::ShardMap& map, RankId file_base)
-      : path_(std::move(path)), map_(map), file_base_(file_base) {}
+  Files(std::string path, const CheckpointInfo& info, const vps::ShardMap& map, RankId file_base)
+      : path_(std::move(path)), info_(info), map_(map), file_base_(file_base) {}
 
   Status CopyPiece(const planner::Piece& piece, RankId from, const engine::Region& to,
                    ByteSpan to_buffer) {
-    DT_ASSIGN_OR_RETURN(const File* file, Open(from));
+    DT_ASSIGN_OR_RETURN(File * file, Open(from));
     DT_ASSIGN_OR_RETURN(const engine::Region region,
                         engine::RegionOf(piece, file->shards, file->buffers));
-    engine::CopyRegion(file->bytes[static_cast<size_t>(region.buffer)], region, to_buffer, to);
+    DT_ASSIGN_OR_RETURN(const ConstByteSpan bytes, BytesOf(file, region.buffer));
+    engine::CopyRegion(bytes, region, to_buffer, to);
     return {};
   }
 
  private:
   struct File {
+    std::string name;
+    const CheckpointFile* described = nullptr;
     std::optional<SafetensorsFile> content;
     std::vector<vps::Buffer> buffers;
     std::vector<vps::Shard> shards;
-    std::vector<ConstByteSpan> bytes;  // by buffer
+    std::map<vps::BufferIndex, ConstByteSpan> checked;
   };
 
-  // The file that stands for `rank` in the map, with every buffer found and of the length that the
-  // map says.
-  Result<const File*> Open(RankId rank) {
+  // The file that stands for `rank` in the map.
+  Result<File*> Open(RankId rank) {
     File& file = files_[rank];
     if (file.content) return &file;
-    const std::string name = path_ + "/" + FileName(rank - file_base_);
-    DT_ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::Open(name));
+    const std::string name = FileName(rank - file_base_);
+    file.name = path_ + "/" + name;
+    file.described = Described(info_, name);
+    if (file.described == nullptr) {
+      return DataLoss("{}/{} does not tell of {}", path_, kInfoName, name);
+    }
+    DT_ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::Open(file.name));
     file.buffers = map_.BuffersOf(rank);
     file.shards = map_.ShardsOf(rank);
-    for (const vps::Buffer& buffer : file.buffers) {
-      DT_ASSIGN_OR_RETURN(const TensorView view, opened.Find(buffer.name));
-      if (view.dtype != buffer.dtype || view.shape != std::vector<int64_t>{buffer.elems}) {
-        return DataLoss("{}: {} is not {} elements of {}", name, buffer.name, buffer.elems,
-                        vps::DTypeName(buffer.dtype));
-      }
-      file.bytes.push_back(view.data);
-    }
     file.content = std::move(opened);
     return &file;
   }
 
+  Result<ConstByteSpan> BytesOf(File* file, vps::BufferIndex index) const {
+    if (const auto at = file->checked.find(index); at != file->checked.end()) return at->second;
+    const vps::Buffer& buffer = file->buffers[static_cast<size_t>(index)];
+    DT_ASSIGN_OR_RETURN(const TensorView view, file->content->Find(buffer.name));
+    if (view.dtype != buffer.dtype || view.shape != std::vector<int64_t>{buffer.elems}) {
+      return DataLoss("{}: {} is not {} elements of {}", file->name, buffer.name, buffer.elems,
+                      vps::DTypeName(buffer.dtype));
+    }
+    const auto saved = file->described->tensors.find(buffer.name);
+    const uint64_t digest = DigestOf(view.data);
+    if (saved == file->described->tensors.end() || saved->second != digest) {
+      return DataLoss("{}: {} is damaged: it has changed since it was saved", file->name,
+                      buffer.name);
+    }
+    return file->checked[index] = view.data;
+  }
+
   const std::string path_;
+  const CheckpointInfo& info_;
   const vps::ShardMap& map_;
   const RankId file_base_;  // the rank that stands for the file of rank 0
   std::map<RankId, File> files_;
@@ -116,78 +136,34 @@ class Files {
 
 }  // namespace
 
-Status SaveShards(const std::string& directory, int64_t step, const vps::LayoutShardMap& map,
-                  RankId rank, const engine::StateBuffers& state) {
+Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
+                               const vps::LayoutShardMap& map, RankId rank,
+                               const engine::StateBuffers& state) {
+  SavedShards saved;
+  saved.digest = vps::DigestOfRank(
+      map, rank, [&state](vps::BufferIndex index) { return state.bytes(index); },
+      static_cast<uint64_t>(step));
   const std::string partial = directory + "/" + StepName(step) + kPartial;
   DT_RETURN_IF_ERROR(MakeDirectories(partial));
   const vps::ExplicitShardMap::Holding part = SavedPart(map, rank);
-  if (part.buffers.empty()) return {};
+  if (part.buffers.empty()) return saved;
+  CheckpointFile file{.name = FileName(rank), .bytes = 0, .tensors = {}};
   std::vector<TensorView> tensors;
   for (vps::BufferIndex i = 0; i < state.num_buffers(); ++i) {
-    if (std::ranges::find(part.buffers, state.buffer(i).name, &vps::Buffer::name) !=
-        part.buffers.end()) {
-      tensors.push_back(ViewOf(state, i));
-    }
+    const TensorView view = ViewOf(state, i);
+    if (std::ranges::find(part.buffers, view.name, &vps::Buffer::name) == part.buffers.end())
+      continue;
+    file.tensors[view.name] = DigestOf(view.data);
+    tensors.push_back(view);
   }
-  return WriteSafetensors(partial + "/" + FileName(rank), tensors,
-                          {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
-}
-
-Result<std::string> FinishCheckpoint(const std::string& directory, const CheckpointInfo& info) {
-  const std::string path = directory + "/" + StepName(info.step);
-  const std::string partial = path + kPartial;
-  const json text = {
-      {"format", kFormatVersion},
-      {"step", info.step},
-      {"layout", info.layout.ToString()},
-      {"job_state", std::vector<uint8_t>(info.job_state.begin(), info.job_state.end())},
-      {"catalog_fingerprint", info.catalog_fingerprint}};
-  DT_RETURN_IF_ERROR(WriteFileAtomically(partial + "/" + kInfoName, text.dump(1)));
-  DT_RETURN_IF_ERROR(SyncDirectory(partial));
+  const std::string path = partial + "/" + file.name;
+  DT_RETURN_IF_ERROR(WriteSafetensors(
+      path, tensors, {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}}));
   std::error_code error;
-  if (fs::exists(path, error)) fs::rename(path, path + ".replaced", error);
-  if (!error) fs::rename(partial, path, error);
-  if (error) return Unavailable("cannot make the checkpoint {} visible: {}", path, error.message());
-  fs::remove_all(path + ".replaced", error);
-  DT_RETURN_IF_ERROR(SyncDirectory(directory));
-  return path;
-}
-
-Result<std::string> FindCheckpoint(const std::string& directory) {
-  std::error_code error;
-  if (fs::exists(directory + "/" + kInfoName, error)) return directory;
-  std::string newest;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    const bool complete = name.starts_with("step-") && entry->path().extension().empty() &&
-                          fs::exists(entry->path() / kInfoName, error);
-    if (complete) newest = std::max(newest, name);
-  }
-  if (error) return NotFound("cannot look for a checkpoint in {}: {}", directory, error.message());
-  if (newest.empty()) return NotFound("no complete checkpoint in {}", directory);
-  return directory + "/" + newest;
-}
-
-Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
-  const std::string name = path + "/" + kInfoName;
-  DT_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(name));
-  try {
-    const json text = json::parse(file.text());
-    if (text.at("format").get<int>() != kFormatVersion) {
-      return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
-                             kFormatVersion);
-    }
-    CheckpointInfo info;
-    info.step = text.at("step").get<int64_t>();
-    DT_ASSIGN_OR_RETURN(info.layout, vps::ParseLayout(text.at("layout").get<std::string>()));
-    for (const json& byte : text.at("job_state"))
-      info.job_state.push_back(static_cast<char>(byte.get<uint8_t>()));
-    info.catalog_fingerprint = text.at("catalog_fingerprint").get<uint64_t>();
-    return info;
-  } catch (const json::exception& error) {
-    return DataLoss("{} is damaged: {}", name, error.what());
-  }
+  file.bytes = static_cast<ByteCount>(fs::file_size(path, error));
+  if (error) return Unavailable("{}: {}", path, error.message());
+  saved.file = std::move(file);
+  return saved;
 }
 
 Status LoadState(const std::string& path, const CheckpointInfo& info,
@@ -210,7 +186,7 @@ Status LoadState(const std::string& path, const CheckpointInfo& info,
   DT_ASSIGN_OR_RETURN(const planner::Route route,
                       planner::PlanRoute(*files_map, map, planner::Topology{}, rank));
 
-  Files files(path, *files_map, file_base);
+  Files files(path, info, *files_map, file_base);
   const std::vector<vps::Shard> shards = map.ShardsOf(rank);
   const std::vector<vps::Buffer> buffers = map.BuffersOf(rank);
   for (const planner::Transfer& transfer : route.receives) {

@@ -1,0 +1,127 @@
+// checkpoint.json and the parts of it that ranks tell.
+#include <algorithm>
+#include <charconv>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#include <nlohmann/json.hpp>
+
+#include "dynatrain/io/checkpoint.h"
+#include "dynatrain/io/checkpoint_names.h"
+#include "dynatrain/io/file.h"
+
+namespace dynatrain::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormatVersion = 2;
+
+std::string Hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+// Throws json::exception like the accessors around it.
+uint64_t FromHex(const json& value) {
+  const auto text = value.get<std::string>();
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw json::other_error::create(501, "\"" + text + "\" is not a hexadecimal number", &value);
+  }
+  return number;
+}
+
+json FileJson(const CheckpointFile& file) {
+  json tensors = json::object();
+  for (const auto& [name, digest] : file.tensors) tensors[name] = Hex(digest);
+  return {{"name", file.name}, {"bytes", file.bytes}, {"tensors", tensors}};
+}
+
+CheckpointFile FileFrom(const json& text) {
+  CheckpointFile file;
+  file.name = text.at("name").get<std::string>();
+  file.bytes = text.at("bytes").get<ByteCount>();
+  for (const auto& [name, digest] : text.at("tensors").items())
+    file.tensors[name] = FromHex(digest);
+  return file;
+}
+
+// Of everything but the digest itself, in the one form that dump() has for it.
+uint64_t DigestOf(json text) {
+  text.erase("xxh3");
+  const std::string canonical = text.dump();
+  return XXH3_64bits(canonical.data(), canonical.size());
+}
+
+Result<CheckpointInfo> Parse(const json& text, const std::string& name) {
+  CheckpointInfo info;
+  info.step = text.at("step").get<int64_t>();
+  DT_ASSIGN_OR_RETURN(info.layout, vps::ParseLayout(text.at("layout").get<std::string>()));
+  for (const json& byte : text.at("job_state"))
+    info.job_state.push_back(static_cast<char>(byte.get<uint8_t>()));
+  info.catalog_fingerprint = FromHex(text.at("catalog_fingerprint"));
+  info.dtype = text.at("dtype").get<std::string>();
+  info.run = text.at("run").get<std::map<std::string, std::string>>();
+  info.digest = FromHex(text.at("digest"));
+  for (const json& file : text.at("files")) info.files.push_back(FileFrom(file));
+  for (const CheckpointFile& file : info.files) {
+    if (file.name.find('/') == std::string::npos) continue;
+    return DataLoss("{}: the file name {} leads out of the checkpoint", name, file.name);
+  }
+  return info;
+}
+
+}  // namespace
+
+std::string SavedShards::ToJson() const {
+  json text = {{"digest", Hex(digest.digest)}, {"replica", Hex(digest.replica)}};
+  if (file) text["file"] = FileJson(*file);
+  return text.dump();
+}
+
+Result<SavedShards> SavedShards::FromJson(const std::string& text) {
+  try {
+    const json parsed = json::parse(text);
+    SavedShards part;
+    part.digest = {FromHex(parsed.at("digest")), FromHex(parsed.at("replica"))};
+    if (parsed.contains("file")) part.file = FileFrom(parsed["file"]);
+    return part;
+  } catch (const json::exception& error) {
+    return Internal("what a rank saved cannot be read: {}: {}", error.what(), text);
+  }
+}
+
+Status WriteCheckpointInfo(const std::string& path, const CheckpointInfo& info) {
+  json files = json::array();
+  for (const CheckpointFile& file : info.files) files.push_back(FileJson(file));
+  json text = {{"format", kFormatVersion},
+               {"step", info.step},
+               {"layout", info.layout.ToString()},
+               {"job_state", std::vector<uint8_t>(info.job_state.begin(), info.job_state.end())},
+               {"catalog_fingerprint", Hex(info.catalog_fingerprint)},
+               {"dtype", info.dtype},
+               {"run", info.run},
+               {"digest", Hex(info.digest)},
+               {"files", files}};
+  text["xxh3"] = Hex(DigestOf(text));
+  return WriteFileAtomically(path + "/" + kInfoName, text.dump(1));
+}
+
+Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
+  const std::string name = path + "/" + kInfoName;
+  DT_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(name));
+  try {
+    const json text = json::parse(file.text());
+    if (text.at("format").get<int>() != kFormatVersion) {
+      return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
+                             kFormatVersion);
+    }
+    if (FromHex(text.at("xxh3")) != DigestOf(text)) {
+      return DataLoss("{} is damaged: it is not what was written, its digest differs", name);
+    }
+    return Parse(text, name);
+  } catch (const json::exception& error) {
+    return DataLoss("{} is damaged: {}", name, error.what());
+  }
+}
+
+}  // namespace dynatrain::io
