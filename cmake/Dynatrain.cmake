@@ -1,9 +1,11 @@
-# Flags for all of our targets, and the three functions that declare them.
+# Flags for all of our targets, and the functions that declare them.
 #
 #   dynatrain_library(vps SOURCES box.cc HEADERS box.h DEPS dynatrain_base [TORCH] [INSTALL])
 #   dynatrain_test(vps_test SOURCES box_test.cc DEPS dynatrain_vps [LABELS fast|slow|gpu]
 #                  [TIMEOUT 180] [PROCESSORS 1] [ARGS ...] [TORCH])
 #   dynatrain_binary(dynatrain SOURCES main.cc DEPS dynatrain_trainer [TORCH])
+#   dynatrain_fuzz(layout_spec DEPS dynatrain_vps)
+#   dynatrain_benchmark(vps_bench SOURCES vps_bench.cc DEPS dynatrain_vps)
 #   dynatrain_script_test(name COMMAND script.py args... [LABELS ...] [TIMEOUT ...] [PROCESSORS ...])
 #
 # INSTALL makes the folder part of what `cmake --install` and find_package(DynaTrain) give.
@@ -35,6 +37,11 @@ add_compile_options(-ffp-contract=off -fPIC)
 add_compile_definitions(FMT_HEADER_ONLY=1)
 if(DYNATRAIN_MARCH)
   add_compile_options(-march=${DYNATRAIN_MARCH})
+endif()
+option(DYNATRAIN_FUZZ "Build libFuzzer programs instead of replaying their corpora; needs clang" OFF)
+if(DYNATRAIN_FUZZ)
+  add_compile_options(-O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
 endif()
 if(DYNATRAIN_SANITIZE)
   # gcc 12 sees uninitialized values in what the sanitizers add.
@@ -86,7 +93,9 @@ if(DYNATRAIN_SANITIZE MATCHES "thread" AND EXISTS /proc/sys/vm/mmap_rnd_bits)
 endif()
 
 function(_dynatrain_own_flags target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Werror)
+  if(NOT DYNATRAIN_FUZZ)
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Werror)
+  endif()
   target_link_libraries(${target} PRIVATE Threads::Threads)
 endfunction()
 
@@ -180,6 +189,39 @@ function(dynatrain_test name)
   endif()
   add_test(NAME ${name} COMMAND ${DYNATRAIN_TEST_LAUNCHER} $<TARGET_FILE:${name}> ${arg_ARGS})
   _dynatrain_test_properties(${name} "${arg_LABELS}" "${arg_TIMEOUT}" "${arg_PROCESSORS}")
+endfunction()
+
+# A google-benchmark program; its main comes with the library. No test: figures are no assertions.
+function(dynatrain_benchmark name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS")
+  find_package(benchmark REQUIRED)
+  add_executable(${name} ${arg_SOURCES})
+  _dynatrain_own_flags(${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} benchmark::benchmark_main)
+endfunction()
+
+# A parser fed with any bytes: NAME_fuzz.cc defines LLVMFuzzerTestOneInput, fuzz_corpus/NAME holds
+# inputs. By default a test that replays the corpus; with DYNATRAIN_FUZZ a libFuzzer program.
+function(dynatrain_fuzz name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
+  set(corpus ${CMAKE_CURRENT_SOURCE_DIR}/fuzz_corpus/${name})
+  if(DYNATRAIN_FUZZ)
+    add_executable(${name}_fuzz ${name}_fuzz.cc)
+    target_include_directories(${name}_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name}_fuzz PRIVATE ${arg_DEPS} Threads::Threads)
+    target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+    return()
+  endif()
+  add_executable(${name}_replay ${name}_fuzz.cc ${PROJECT_SOURCE_DIR}/src/dynatrain/base/fuzz_replay.cc)
+  _dynatrain_own_flags(${name}_replay)
+  target_include_directories(${name}_replay PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name}_replay PRIVATE ${arg_DEPS})
+  set_target_properties(${name}_replay PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name}_corpus COMMAND ${DYNATRAIN_TEST_LAUNCHER} $<TARGET_FILE:${name}_replay> ${corpus})
+  _dynatrain_test_properties(${name}_corpus fast 60 1)
 endfunction()
 
 # A Python script as a test, run with the project's .venv where there is one.

@@ -84,6 +84,8 @@ Result<std::string> FindCheckpoint(const std::string& directory);
 // kDataLoss, naming the fault, if it is damaged, kInvalidArgument if it is no checkpoint of this
 // version.
 Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path);
+// The text of a checkpoint.json; `name` is its file's, for errors.
+Result<CheckpointInfo> ParseCheckpointInfo(std::string_view text, const std::string& name);
 
 // Whether all files are there, as long as they were (kNotFound, kDataLoss).
 Status CheckFiles(const std::string& path, const CheckpointInfo& info);

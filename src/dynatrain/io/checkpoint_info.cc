@@ -30,6 +30,12 @@ uint64_t FromHex(const json& value) {
   return number;
 }
 
+// At most what fits an int64_t; no fraction.
+int64_t WholeNumber(const json& value) {
+  if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) return value.get<int64_t>();
+  throw json::other_error::create(501, value.dump() + " is not a whole number of at least 0", &value);
+}
+
 json FileJson(const CheckpointFile& file) {
   json tensors = json::object();
   for (const auto& [name, digest] : file.tensors) tensors[name] = Hex(digest);
@@ -39,7 +45,7 @@ json FileJson(const CheckpointFile& file) {
 CheckpointFile FileFrom(const json& text) {
   CheckpointFile file;
   file.name = text.at("name").get<std::string>();
-  file.bytes = text.at("bytes").get<ByteCount>();
+  file.bytes = WholeNumber(text.at("bytes"));
   for (const auto& [name, digest] : text.at("tensors").items())
     file.tensors[name] = FromHex(digest);
   return file;
@@ -54,10 +60,10 @@ uint64_t DigestOf(json text) {
 
 Result<CheckpointInfo> Parse(const json& text, const std::string& name) {
   CheckpointInfo info;
-  info.step = text.at("step").get<int64_t>();
+  info.step = WholeNumber(text.at("step"));
   DT_ASSIGN_OR_RETURN(info.layout, vps::ParseLayout(text.at("layout").get<std::string>()));
   for (const json& byte : text.at("job_state"))
-    info.job_state.push_back(static_cast<char>(byte.get<uint8_t>()));
+    info.job_state.push_back(static_cast<char>(WholeNumber(byte) & 0xff));
   info.catalog_fingerprint = FromHex(text.at("catalog_fingerprint"));
   info.dtype = text.at("dtype").get<std::string>();
   info.run = text.at("run").get<std::map<std::string, std::string>>();
@@ -109,9 +115,13 @@ Status WriteCheckpointInfo(const std::string& path, const CheckpointInfo& info) 
 Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
   const std::string name = path + "/" + kInfoName;
   DT_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(name));
+  return ParseCheckpointInfo(file.text(), name);
+}
+
+Result<CheckpointInfo> ParseCheckpointInfo(std::string_view file, const std::string& name) {
   try {
-    const json text = json::parse(file.text());
-    if (text.at("format").get<int>() != kFormatVersion) {
+    const json text = json::parse(file);
+    if (text.at("format") != kFormatVersion) {
       return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
                              kFormatVersion);
     }

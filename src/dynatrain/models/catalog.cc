@@ -139,13 +139,34 @@ class CatalogBuilder {
     AddMatrix(prefix + "out", {c_.hidden, c_.heads, c_.v_head_dim}, Split::Balanced(1), {home});
   }
 
+  // The axes of gate and up: halves, or blocks in turns.
+  std::vector<int64_t> GatedColumns(const std::string& prefix, int64_t ffn) {
+    const int64_t block = options_.glu_block;
+    if (block <= 0) return {2, ffn};
+    if (ffn % block != 0 && status_.ok()) {
+      status_ = InvalidArgument(
+          "{}gate_up: {} columns are not a multiple of the {} of a block of gate and up", prefix,
+          ffn, block);
+    }
+    return {ffn / block, 2, block};
+  }
+  static Shape Join(std::vector<int64_t> front, const std::vector<int64_t>& middle,
+                    const std::vector<int64_t>& back) {
+    front.insert(front.end(), middle.begin(), middle.end());
+    front.insert(front.end(), back.begin(), back.end());
+    return Shape(front);
+  }
+
   void AddMlp(const std::string& prefix, int64_t ffn, const Home& home) {
     if (gpt()) {
       AddMatrix(prefix + "up", {ffn, c_.hidden}, Split::Balanced(0), {home});
       if (c_.mlp_bias) AddBias(prefix + "up", {ffn}, Split::Balanced(0), home);
     } else {
-      AddMatrix(prefix + "gate_up", {2, ffn, c_.hidden}, Split::Balanced(1), {home}, 2);
-      if (c_.mlp_bias) AddBias(prefix + "gate_up", {2, ffn}, Split::Balanced(1), home);
+      const std::vector<int64_t> columns = GatedColumns(prefix, ffn);
+      const Split split = Split::Balanced(options_.glu_block > 0 ? 0 : 1);
+      AddMatrix(prefix + "gate_up", Join({}, columns, {c_.hidden}), split, {home},
+                static_cast<int>(columns.size()));
+      if (c_.mlp_bias) AddBias(prefix + "gate_up", Join({}, columns, {}), split, home);
     }
     AddMatrix(prefix + "down", {c_.hidden, ffn}, Split::Balanced(1), {home});
     if (c_.mlp_bias) AddBias(prefix + "down", {c_.hidden}, Split::None(), home);
@@ -170,15 +191,17 @@ class CatalogBuilder {
            .experts = experts,
            .row_axes = shape.dims() - 1});
     };
+    const std::vector<int64_t> columns = GatedColumns(prefix, c_.moe_ffn);
+    const int split = options_.glu_block > 0 ? 0 : 1;
     if (options_.expert_stacks) {
-      add(prefix + "experts.gate_up", {c_.experts, 2, c_.moe_ffn, c_.hidden}, 2,
+      add(prefix + "experts.gate_up", Join({c_.experts}, columns, {c_.hidden}), split + 1,
           vps::Experts::Stack(0));
       add(prefix + "experts.down", {c_.experts, c_.hidden, c_.moe_ffn}, 2, vps::Experts::Stack(0));
     } else {
       for (int32_t e = 0; e < c_.experts; ++e) {
         const std::string expert = fmt::format("{}experts.{}.", prefix, e);
         const vps::Experts one = vps::Experts::One(e, c_.experts);
-        add(expert + "gate_up", {2, c_.moe_ffn, c_.hidden}, 1, one);
+        add(expert + "gate_up", Join({}, columns, {c_.hidden}), split, one);
         add(expert + "down", {c_.hidden, c_.moe_ffn}, 1, one);
       }
     }

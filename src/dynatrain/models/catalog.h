@@ -22,6 +22,9 @@ struct CatalogOptions {
   int64_t vocab_divisor = 0;      // pad each part of the vocabulary to a multiple; Megatron: 128
   bool expert_stacks = true;      // [expert, ..] as one tensor, or one tensor per expert
   bool concatenated_qkv = false;  // local order Q | K | V instead of q.. k v per group
+  // Gate and up in turns, in blocks of this many columns (32 in Megatron-Core's fused kernels):
+  // [ffn / block, 2, block, hidden], cut between blocks. 0: [gate; up]. Must divide ffn.
+  int64_t glu_block = 0;
 };
 
 // clang-format off

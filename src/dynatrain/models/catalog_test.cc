@@ -104,6 +104,37 @@ TEST(MakeCatalog, ExpertsInStacksOrOneByOne) {
   EXPECT_EQ(one.experts, vps::Experts::One(5, 8));
 }
 
+TEST(MakeCatalog, GateAndUpInBlocks) {
+  const auto get = [](const vps::StateCatalog& catalog, std::string_view name) {
+    return catalog.parameters()[static_cast<size_t>(catalog.FindParameter(name).value())];
+  };
+  const auto dense =
+      *MakeCatalog(*LoadModel("tiny-llama"), vps::Fp32AdamKinds(), {.glu_block = 32});
+  EXPECT_EQ(get(*dense, "layers.0.mlp.gate_up.weight").shape, (vps::Shape{16, 2, 32, 192}));
+  EXPECT_EQ(get(*dense, "layers.0.mlp.gate_up.weight").split, vps::Split::Balanced(0));
+  EXPECT_EQ(ParameterCount(*dense), ParameterCount(*CatalogOf("tiny-llama")));
+  const ModelConfig moe = *LoadModel("tiny-moe");
+  for (const bool stacks : {true, false}) {
+    const auto catalog =
+        *MakeCatalog(moe, vps::Bf16AdamKinds(), {.expert_stacks = stacks, .glu_block = 16});
+    EXPECT_EQ(ParameterCount(*catalog), ParameterCount(*CatalogOf("tiny-moe")));
+    const vps::Parameter p = get(*catalog, stacks ? "layers.0.mlp.experts.gate_up.weight"
+                                                  : "layers.0.mlp.experts.7.gate_up.weight");
+    EXPECT_EQ(p.shape, stacks ? (vps::Shape{8, 3, 2, 16, 96}) : (vps::Shape{3, 2, 16, 96}));
+    EXPECT_EQ(p.split, vps::Split::Balanced(stacks ? 1 : 0));
+    // A cut falls between blocks: position 0 of 2 has two of the three.
+    const auto map = vps::LayoutShardMap::Make(catalog, *vps::ParseLayout("dp=2,etp=2,ep=1"));
+    ASSERT_TRUE(map.ok()) << map.status().ToString();
+    for (const vps::Shard& shard : (*map)->ShardsOf(0)) {
+      if (catalog->parameter_of(shard.tensor).name == p.name) {
+        EXPECT_EQ(shard.box.extent(stacks ? 1 : 0), 2);
+      }
+    }
+  }
+  EXPECT_THAT(MakeCatalog(moe, vps::Bf16AdamKinds(), {.glu_block = 32}).status().message(),
+              ::testing::HasSubstr("gate_up: 48 columns are not a multiple of the 32 of a block"));
+}
+
 TEST(MakeCatalog, EveryOptionHasAShardMap) {
   using KvHeads = CatalogOptions::KvHeads;
   for (const char* preset : {"micro-llama", "tiny-moe", "micro-gpt"}) {
@@ -159,7 +190,8 @@ TEST(CheckLayout, RefusesWhatDoesNotFitWithTheNumbers) {
   EXPECT_EQ(error("pp=8"), "pp=8: 7 layers do not fill 8 stages; right is pp=1 to pp=7");
   EXPECT_EQ(error("pp=2,split=7+0"),
             "split: stage 1 has no layer; right is at least 1 of the 7 layers per stage");
-  EXPECT_EQ(error("pp=2,split=3+3"), "split=3+3 places 6 layers, the model has 7");
+  EXPECT_EQ(error("pp=2,split=3+3"),
+            "split=3+3 places 6 layers, the model has 7: layer 6 would be on no stage");
   ModelConfig narrow = config;
   narrow.ffn = 2;
   EXPECT_EQ(CheckLayout(narrow, *vps::ParseLayout("tp=3")).message(),

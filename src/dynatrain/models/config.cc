@@ -165,7 +165,14 @@ ModelConfig ReadDeepSeek(Reader* reader, bool v3) {
   config.moe_ffn = reader->Count("moe_intermediate_size");
   const Json* shared = reader->Find("n_shared_experts");
   if (shared != nullptr && *shared != 0) {
-    config.shared_ffn = reader->Count("n_shared_experts") * config.moe_ffn;
+    const int64_t count = reader->Count("n_shared_experts");
+    if (count > (int64_t{1} << 40) / config.moe_ffn) {
+      reader->Fail(
+          InvalidArgument("key 'n_shared_experts' is {}; of {} columns each that is too many",
+                          count, config.moe_ffn));
+      return config;
+    }
+    config.shared_ffn = count * config.moe_ffn;
   }
   const Json* dense = reader->Find("first_k_dense_replace");
   if (dense != nullptr && *dense != 0)

@@ -17,7 +17,7 @@ using planner::testing::CheckTriples;
 using planner::testing::ExpectSendsMatchReceives;
 using planner::testing::MapOf;
 using planner::testing::OneMatrix;
-using planner::testing::RandomMap;
+using planner::testing::RandomMaps;
 using planner::testing::Received;
 using planner::testing::UnionOfRanks;
 using ::testing::ElementsAre;
@@ -153,9 +153,7 @@ TEST(PlanRoute, VisitsNoOtherRanksPieces) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
-    const auto catalog = vps::testing::RandomCatalog(&random, 0);
-    const auto from = RandomMap(&random, catalog);
-    const auto to = RandomMap(&random, catalog);
+    const auto [catalog, from, to] = RandomMaps(&random);
     for (const RankId rank : UnionOfRanks(*from, *to)) {
       const CountingMap counted_from(from, rank);
       const CountingMap counted_to(to, rank);

@@ -1,7 +1,8 @@
 #include "dynatrain/planner/sources.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
+#include <utility>
 
 #include "dynatrain/planner/source_table.h"
 
@@ -50,13 +51,18 @@ std::vector<Box> CutIntoStripes(const Box& box, int64_t stripes) {
   return boxes;
 }
 
+std::span<const RankId> SourceChoice::Feed::Taker(int64_t taker) const {
+  const auto t = static_cast<size_t>(taker);
+  return std::span(taker_ranks).subspan(taker_begins[t], taker_begins[t + 1] - taker_begins[t]);
+}
+
 RankId SourceChoice::Feed::SourceOf(int64_t slot) const {
   const auto h = static_cast<int64_t>(sources.size());
   return sources[static_cast<size_t>((DigitSum(slot, h, DigitsOf(h)) + start) % h)];
 }
 
 RankId SourceChoice::Feed::EntryOf(int64_t taker, int64_t stripe) const {
-  const std::vector<RankId>& group = takers[static_cast<size_t>(taker)];
+  const std::span<const RankId> group = Taker(taker);
   const auto k = static_cast<int64_t>(group.size());
   return group[static_cast<size_t>((DigitSum(stripe, k, DigitsOf(k)) + start) % k)];
 }
@@ -75,61 +81,64 @@ SourceChoice::SourceChoice(const HolderSet& holders, const HolderSet& needers,
   if (options.table) start = options.table->StartOf(holders, needers);
   for (Feed& feed : feeds_) Finish(options.relays, start.value_or(needers.At(0)), &feed);
   std::erase_if(feeds_, [](const Feed& feed) {
-    return feed.takers.empty() || (feed.self_source < 0 && feed.self_taker < 0);
+    return feed.num_takers() == 0 || (feed.self_source < 0 && feed.self_taker < 0);
   });
 }
 
-// Own node's feed and the far one, with a taker for each node.
+// Own node's feed, and the far one with a taker for each node, if this rank can be in it.
 void SourceChoice::FillFeeds(const HolderSet& holders, const HolderSet& needers,
                              const HolderSet* derivers, const Topology& topology) {
   const int32_t own = topology.NodeOf(rank_);
   Feed near;
   Feed far;
+  far.sources = holders.List();
   std::vector<int32_t> nodes;  // with holders
-  for (int64_t i = 0; i < holders.size(); ++i) {
-    const RankId rank = holders.At(i);
+  for (const RankId rank : far.sources) {
     const int32_t node = topology.NodeOf(rank);
     if (nodes.empty() || nodes.back() != node) nodes.push_back(node);
     if (node == own) near.sources.push_back(rank);
-    far.sources.push_back(rank);
   }
   std::sort(nodes.begin(), nodes.end());
-  std::map<int32_t, std::vector<RankId>> far_takers;
-  std::vector<RankId> near_takers;
-  for (int64_t i = 0; i < needers.size(); ++i) {
-    const RankId rank = needers.At(i);
+  const bool in_far = holds_ || near.sources.empty();
+  std::vector<std::pair<int32_t, RankId>> far_takers;  // by node
+  for (const RankId rank : needers.List()) {
     const int32_t node = topology.NodeOf(rank);
-    const bool near_holder = std::binary_search(nodes.begin(), nodes.end(), node);
-    if (near_holder && node != own) continue;
-    if (near_holder && holders.Contains(rank)) continue;
+    const bool near_taker = node == own && !near.sources.empty();
+    if (near_taker ? holders.Contains(rank)
+                   : !in_far || std::binary_search(nodes.begin(), nodes.end(), node)) {
+      continue;
+    }
     if (derivers != nullptr && derivers->Contains(rank)) continue;
-    (near_holder ? near_takers : far_takers[node]).push_back(rank);
+    if (near_taker) near.taker_ranks.push_back(rank);
+    if (!near_taker) far_takers.emplace_back(node, rank);
   }
-  if (!near_takers.empty()) near.takers.push_back(std::move(near_takers));
-  for (auto& [node, ranks] : far_takers) far.takers.push_back(std::move(ranks));
+  if (!near.taker_ranks.empty()) near.EndTaker();
+  std::stable_sort(far_takers.begin(), far_takers.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < far_takers.size(); ++i) {
+    far.taker_ranks.push_back(far_takers[i].second);
+    const bool last = i + 1 == far_takers.size();
+    if (last || far_takers[i + 1].first != far_takers[i].first) far.EndTaker();
+  }
   feeds_.push_back(std::move(near));
   feeds_.push_back(std::move(far));
 }
 
 // Splits takers that need no relay into single ranks, and finds this rank's place.
 void SourceChoice::Finish(bool relays, int64_t start, Feed* feed) {
-  if (feed->sources.empty() || feed->takers.empty()) return;
+  if (feed->sources.empty() || feed->taker_ranks.empty()) return;
   const auto h = static_cast<int64_t>(feed->sources.size());
   // A node of its own with a source for each needer has nothing to gain from a second hop.
   const bool is_near = feed == feeds_.data();
-  if (!relays || (is_near && feed->takers[0].size() <= feed->sources.size())) {
-    std::vector<std::vector<RankId>> single;
-    for (const std::vector<RankId>& group : feed->takers) {
-      for (const RankId rank : group) single.push_back({rank});
-    }
-    feed->takers = std::move(single);
+  if (!relays || (is_near && feed->taker_ranks.size() <= feed->sources.size())) {
+    feed->taker_begins.resize(feed->taker_ranks.size() + 1);
+    std::iota(feed->taker_begins.begin(), feed->taker_begins.end(), size_t{0});
   }
   feed->ways = h;
-  for (size_t t = 0; t < feed->takers.size(); ++t) {
-    const std::vector<RankId>& group = feed->takers[t];
+  for (int64_t t = 0; t < feed->num_takers(); ++t) {
+    const std::span<const RankId> group = feed->Taker(t);
     feed->ways = std::max(feed->ways, static_cast<int64_t>(group.size()));
-    const bool inside = std::find(group.begin(), group.end(), rank_) != group.end();
-    if (inside) feed->self_taker = static_cast<int64_t>(t);
+    if (std::find(group.begin(), group.end(), rank_) != group.end()) feed->self_taker = t;
   }
   feed->ways = std::min(feed->ways, kMaxStripes);
   feed->start = DigitSum(start, h, kAllDigits);
@@ -158,7 +167,7 @@ void SourceChoice::DealFeed(const Piece& piece, ByteCount elem_bytes, Feed* feed
   if (feed->self_source >= 0) Send(piece, stripes, elem_bytes, *feed, route);
   if (feed->self_taker >= 0) Take(piece, stripes, elem_bytes, *feed, route);
   const auto count = static_cast<int64_t>(stripes.size());
-  feed->slots += count * static_cast<int64_t>(feed->takers.size());
+  feed->slots += count * feed->num_takers();
   feed->stripes += count;
 }
 
@@ -166,7 +175,7 @@ void SourceChoice::Send(const Piece& piece, const std::vector<Box>& stripes, Byt
                         const Feed& feed, Route* route) const {
   const auto h = static_cast<int64_t>(feed.sources.size());
   const auto count = static_cast<int64_t>(stripes.size());
-  const int64_t end = feed.slots + count * static_cast<int64_t>(feed.takers.size());
+  const int64_t end = feed.slots + count * feed.num_takers();
   // Of each h slots from a multiple of h on, exactly one is this rank's.
   for (int64_t block = feed.slots / h; block * h < end; ++block) {
     const int64_t shift =
@@ -183,7 +192,7 @@ void SourceChoice::Send(const Piece& piece, const std::vector<Box>& stripes, Byt
 
 void SourceChoice::Take(const Piece& piece, const std::vector<Box>& stripes, ByteCount elem_bytes,
                         const Feed& feed, Route* route) const {
-  const std::vector<RankId>& group = feed.takers[static_cast<size_t>(feed.self_taker)];
+  const std::span<const RankId> group = feed.Taker(feed.self_taker);
   const auto count = static_cast<int64_t>(stripes.size());
   for (int64_t s = 0; s < count; ++s) {
     const Piece stripe{piece.tensor, stripes[static_cast<size_t>(s)]};

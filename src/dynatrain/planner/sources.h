@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "dynatrain/base/types.h"
@@ -54,7 +55,9 @@ class SourceChoice {
  private:
   struct Feed {
     std::vector<RankId> sources;
-    std::vector<std::vector<RankId>> takers;
+    // Taker t is taker_ranks[taker_begins[t], taker_begins[t + 1]).
+    std::vector<RankId> taker_ranks;
+    std::vector<size_t> taker_begins = {0};
     int64_t start = 0;
     int64_t ways = 1;
     int64_t self_source = -1;  // this rank among the sources; -1: it is none
@@ -62,6 +65,9 @@ class SourceChoice {
     int64_t slots = 0;         // of the pieces dealt so far
     int64_t stripes = 0;       // likewise
 
+    int64_t num_takers() const { return static_cast<int64_t>(taker_begins.size()) - 1; }
+    std::span<const RankId> Taker(int64_t taker) const;
+    void EndTaker() { taker_begins.push_back(taker_ranks.size()); }
     RankId SourceOf(int64_t slot) const;
     RankId EntryOf(int64_t taker, int64_t stripe) const;
   };

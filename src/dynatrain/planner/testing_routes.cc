@@ -235,13 +235,20 @@ void ExpectNearSources(const ShardMap& from, const Topology& topology, const Rou
   }
 }
 
-std::shared_ptr<const ShardMap> RandomMap(Random* random,
-                                          const std::shared_ptr<const StateCatalog>& catalog) {
-  const auto map = MapOf(catalog, vps::testing::RandomLayout(random, *catalog, 0));
-  if (!random->OneIn(4)) return map;
-  auto copy = vps::ExplicitShardMap::Copy(catalog, *map, {});
-  EXPECT_TRUE(copy.ok()) << copy.status().ToString();
-  return *copy;
+RandomMaps::RandomMaps(Random* random) {
+  const bool wide = !random->OneIn(4);
+  const auto tp = static_cast<int32_t>(random->Between(0, 4));
+  catalog =
+      wide ? vps::testing::RandomWideCatalog(random) : vps::testing::RandomCatalog(random, tp);
+  for (auto* side : {&from, &to}) {
+    const auto map = MapOf(catalog, wide ? vps::testing::RandomWideLayout(random, *catalog)
+                                         : vps::testing::RandomLayout(random, *catalog, tp));
+    *side = map;
+    if (!random->OneIn(4)) continue;
+    auto copy = vps::ExplicitShardMap::Copy(catalog, *map, {});
+    EXPECT_TRUE(copy.ok()) << copy.status().ToString();
+    *side = *copy;
+  }
 }
 
 Topology RandomTopology(Random* random) {
@@ -261,9 +268,7 @@ Topology RandomTopology(Random* random) {
 void CheckTriple(uint64_t seed) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
   Random random(seed);
-  const auto catalog = vps::testing::RandomCatalog(&random, 0);
-  const auto from = RandomMap(&random, catalog);
-  const auto to = RandomMap(&random, catalog);
+  const auto [catalog, from, to] = RandomMaps(&random);
   const Topology topology = RandomTopology(&random);
   PlanOptions options = RandomOptions(&random);
   if (random.OneIn(4)) {

@@ -39,9 +39,14 @@ void ExpectOrdered(const Route& route);
 // A node that holds a piece serves itself; relays stay inside a node.
 void ExpectNearSources(const vps::ShardMap& from, const Topology& topology, const Route& route);
 
-// A layout's map or, now and then, the same thing as a list.
-std::shared_ptr<const vps::ShardMap> RandomMap(
-    Random* random, const std::shared_ptr<const vps::StateCatalog>& catalog);
+// A random catalog and two maps of it, of layouts or, now and then, the same things as lists. Over
+// every axis, split and buffer rule there is, or (one of four) over plain ones with explicit splits.
+struct RandomMaps {
+  explicit RandomMaps(Random* random);
+  std::shared_ptr<const vps::StateCatalog> catalog;
+  std::shared_ptr<const vps::ShardMap> from;
+  std::shared_ptr<const vps::ShardMap> to;
+};
 Topology RandomTopology(Random* random);
 
 // Everything above for one random (catalog, old map, new map), and more: bytes minimal, bounds met,

@@ -193,8 +193,8 @@ TEST(CaseC07, PhysicalSizeDividesLogicalSizeDoesNot) {
   const auto blocked =
       CatalogOf().Add("gate_up", {2, 3, 4}, Split::Balanced(1, 3), {Home::Layer(0)}).Done();
   EXPECT_EQ(LayoutShardMap::Make(blocked, {.tp = 2}).status().message(),
-            "tensor gate_up: axis 1 of 3 in blocks of 3 does not split over tp=2: the cut at 2 "
-            "falls inside a block");
+            "tensor gate_up: axis 1 of 3 in blocks of 3 does not split over tp=2 (rule balanced): "
+            "the cut at 2 falls inside a block");
   // Two groups of 4 rows and one gate row per group at the tail: rows 10, block 5 with its row
   // moved into the group.
   const auto tail =

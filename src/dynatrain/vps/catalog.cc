@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "dynatrain/base/hash.h"
 
 namespace dynatrain::vps {
@@ -29,6 +31,8 @@ constexpr std::array<std::pair<Kind, std::string_view>, 5> kKinds = {
      {Kind::kExpAvgSq, "exp_avg_sq"}}};
 
 constexpr int64_t kMaxElems = int64_t{1} << 62;
+constexpr int64_t kMaxBlock = int64_t{1} << 40;
+constexpr int32_t kMaxLayers = 1 << 24;
 constexpr ByteCount kMaxBytes = ByteCount{1} << 62;
 
 const DTypeInfo& InfoOf(DType dtype) {
@@ -47,10 +51,27 @@ Status CheckShape(const Parameter& p) {
   if (empty) return Status::Ok();
   int64_t elems = 1;
   for (const int64_t extent : p.shape.span()) {
-    if (elems > kMaxElems / extent) return InvalidArgument("more than 2^62 elements");
+    if (elems > kMaxElems / extent) {
+      return InvalidArgument("the shape {} has more than 2^62 elements",
+                             fmt::join(p.shape.span(), " x "));
+    }
     elems *= extent;
   }
   return Status::Ok();
+}
+
+// Of parts that are declared one by one.
+Status CheckSum(const std::vector<int64_t>& sizes, std::string_view what, int axis,
+                int64_t extent) {
+  __extension__ __int128 sum = 0;
+  for (const int64_t size : sizes) {
+    if (size < 0) return InvalidArgument("{} has the negative size {}", what, size);
+    sum += size;
+  }
+  if (sum == extent) return Status::Ok();
+  return InvalidArgument(
+      "{} sizes {} sum to {}, axis {} has {}", what, fmt::join(sizes, " + "),
+      sum > kMaxElems ? "more than 2^62" : std::to_string(static_cast<int64_t>(sum)), axis, extent);
 }
 
 Status CheckSplit(const Parameter& p) {
@@ -59,6 +80,8 @@ Status CheckSplit(const Parameter& p) {
     return InvalidArgument("split axis {} is outside its {} axes", p.split.axis, p.shape.dims());
   }
   if (p.split.block < 1) return InvalidArgument("split block {} is not positive", p.split.block);
+  if (p.split.block > kMaxBlock)
+    return InvalidArgument("split block {} is more than 2^40", p.split.block);
   const bool leading = p.split.rule == Split::Rule::kPadded || p.split.rule == Split::Rule::kRows;
   if (leading && p.split.axis != 0) {
     return InvalidArgument("a padded or row split is of axis 0, not {}", p.split.axis);
@@ -73,16 +96,7 @@ Status CheckSplit(const Parameter& p) {
     }
   }
   if (p.split.rule != Split::Rule::kExplicit) return Status::Ok();
-  int64_t sum = 0;
-  for (const int64_t size : p.split.sizes) {
-    if (size < 0) return InvalidArgument("explicit split has the negative size {}", size);
-    sum += size;
-  }
-  if (sum != p.shape[p.split.axis]) {
-    return InvalidArgument("explicit split sizes sum to {}, axis {} has {}", sum, p.split.axis,
-                           p.shape[p.split.axis]);
-  }
-  return Status::Ok();
+  return CheckSum(p.split.sizes, "explicit split", p.split.axis, p.shape[p.split.axis]);
 }
 
 Status CheckExperts(const Parameter& p) {
@@ -124,16 +138,7 @@ Status CheckStored(const Parameter& p) {
   if (stored.axis >= p.row_axes) {
     return InvalidArgument("stored axis {} is none of its {} row axes", stored.axis, p.row_axes);
   }
-  int64_t sum = 0;
-  for (const int64_t size : stored.sizes) {
-    if (size < 0) return InvalidArgument("a stored part has the negative size {}", size);
-    sum += size;
-  }
-  if (sum != p.shape[stored.axis]) {
-    return InvalidArgument("stored parts sum to {}, axis {} has {}", sum, stored.axis,
-                           p.shape[stored.axis]);
-  }
-  return Status::Ok();
+  return CheckSum(stored.sizes, "stored parts", stored.axis, p.shape[stored.axis]);
 }
 
 Status CheckHomes(const Parameter& p) {
@@ -141,6 +146,8 @@ Status CheckHomes(const Parameter& p) {
   for (size_t i = 0; i < p.homes.size(); ++i) {
     const Home& home = p.homes[i];
     if (home.layer < 0) return InvalidArgument("home in layer {}; layers start at 0", home.layer);
+    if (home.layer >= kMaxLayers)
+      return InvalidArgument("home in layer {}; there are at most {}", home.layer, kMaxLayers);
     if (home.place != Home::Place::kLayer && home.layer != 0) {
       return InvalidArgument("a home that is no layer has layer number {}", home.layer);
     }
@@ -186,6 +193,24 @@ Result<Kind> ParseKind(std::string_view name) {
   }
   return InvalidArgument("unknown kind '{}'; known are param, grad, master, exp_avg, exp_avg_sq",
                          name);
+}
+
+std::string_view SplitRuleName(Split::Rule rule) {
+  switch (rule) {
+    case Split::Rule::kBalanced:
+      return "balanced";
+    case Split::Rule::kChunk:
+      return "chunk";
+    case Split::Rule::kExplicit:
+      return "explicit";
+    case Split::Rule::kPadded:
+      return "padded";
+    case Split::Rule::kGroups:
+      return "groups";
+    case Split::Rule::kRows:
+      return "rows";
+  }
+  DT_CHECK_MSG(false, "unknown split rule");
 }
 
 AxisRange SplitAxis(const Split& split, int64_t extent, int64_t parts, int64_t part) {
@@ -248,7 +273,8 @@ Status StateCatalog::Add(Parameter parameter) {
   const auto id = static_cast<ParameterId>(parameters_.size());
   first_tensor_.push_back(static_cast<TensorId>(tensors_.size()));
   for (const KindSpec& spec : p.kinds) {
-    tensors_.push_back({static_cast<TensorId>(tensors_.size()), id, spec.kind, spec.dtype});
+    tensors_.push_back(
+        {static_cast<TensorId>(tensors_.size()), id, spec.kind, spec.dtype, spec.content});
   }
   for (const Home& home : p.homes) {
     if (home.place == Home::Place::kLayer) num_layers_ = std::max(num_layers_, home.layer + 1);
@@ -289,7 +315,7 @@ uint64_t StateCatalog::Fingerprint() const {
     hasher.Add(p.homes.size());
     for (const Home& home : p.homes) hasher.Add(home.place).Add(home.layer);
     hasher.Add(p.kinds.size());
-    for (const KindSpec& spec : p.kinds) hasher.Add(spec.kind).Add(spec.dtype);
+    for (const KindSpec& spec : p.kinds) hasher.Add(spec.kind).Add(spec.dtype).Add(spec.content);
     hasher.Add(p.trainable).Add(p.weight_decay).Add(p.split.shared).Add(p.row_axes);
     hasher.Add(p.experts.has_value());
     if (p.experts) hasher.Add(p.experts->axis).Add(p.experts->index).Add(p.experts->count);

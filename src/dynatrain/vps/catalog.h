@@ -88,6 +88,8 @@ struct StoredParts {
   friend bool operator==(const StoredParts&, const StoredParts&) = default;
 };
 
+std::string_view SplitRuleName(Split::Rule rule);  // "balanced", "chunk", "explicit" ...
+
 // [begin, end) of part `part` of `parts` of an axis of `extent` (balanced: the first extent mod
 // parts parts get one more; chunk: parts of ceil(extent / parts), the last ones short or empty). In
 // units of elements. kGroups and kRows as balanced.
@@ -111,9 +113,19 @@ struct Home {
   friend auto operator<=>(const Home&, const Home&) = default;
 };
 
+// What the elements of a state tensor are to each other and to their copies on other ranks.
+enum class Content : uint8_t {
+  kElements,     // each stands for itself, and all its holders have the same bits
+  kPartialSums,  // holders have summands of it, as gradients before they are reduced: no replicas.
+                 // Maps in which an element has two holders are refused
+  kWhole         // means something together only: scales of a shard, factored moments, packed
+                 // formats. Maps that cut it are refused; whole, it moves as anything else
+};
+
 struct KindSpec {
   Kind kind;
   DType dtype;
+  Content content = Content::kElements;
   friend bool operator==(const KindSpec&, const KindSpec&) = default;
 };
 
@@ -142,6 +154,7 @@ struct StateTensor {
   ParameterId parameter;
   Kind kind;
   DType dtype;
+  Content content = Content::kElements;
 };
 
 // The kinds of fp32 training with Adam: param, exp_avg, exp_avg_sq in fp32 (12 bytes per element).
@@ -155,7 +168,8 @@ class StateCatalog {
  public:
   // Refuses duplicate or empty names, no homes, no kinds or a duplicate kind, negative extents,
   // more than kMaxDims axes, a split, expert or stored axis outside the shape, sizes that do not
-  // add up, rules that do not fit each other, element counts and a state in bytes beyond 2^62.
+  // add up, rules that do not fit each other, element counts and a state in bytes beyond 2^62,
+  // blocks beyond 2^40 and layers beyond 2^24.
   Status Add(Parameter parameter);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }

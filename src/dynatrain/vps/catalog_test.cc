@@ -77,13 +77,13 @@ TEST(StateCatalog, RefusesByName) {
   EXPECT_EQ(error([](Parameter* p) { p->shape = {0, -1}; }),
             "parameter x: an axis has the negative extent -1");
   EXPECT_EQ(error([](Parameter* p) { p->shape = {int64_t{1} << 40, int64_t{1} << 40}; }),
-            "parameter x: more than 2^62 elements");
+            "parameter x: the shape 1099511627776 x 1099511627776 has more than 2^62 elements");
   EXPECT_EQ(error([](Parameter* p) { p->shape = {int64_t{1} << 31, int64_t{1} << 31}; }),
             "parameter x: the state would exceed 2^62 bytes");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(2); }),
             "parameter x: split axis 2 is outside its 2 axes");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Explicit(0, {2, 3}); }),
-            "parameter x: explicit split sizes sum to 5, axis 0 has 6");
+            "parameter x: explicit split sizes 2 + 3 sum to 5, axis 0 has 6");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Explicit(0, {7, -1}); }),
             "parameter x: explicit split has the negative size -1");
   EXPECT_EQ(error([](Parameter* p) { p->split = Split::Balanced(0, 0); }),

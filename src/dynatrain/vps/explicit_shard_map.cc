@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/vps/map_checks.h"
 #include "dynatrain/vps/shard_map.h"
 
 namespace dynatrain::vps {
@@ -198,6 +199,7 @@ Result<std::shared_ptr<const ExplicitShardMap>> ExplicitShardMap::Make(
           {region.box, HolderSet::FromPositions(map->table_, region.positions)});
     }
   }
+  DT_RETURN_IF_ERROR(CheckContents(*map, nullptr));
   return std::shared_ptr<const ExplicitShardMap>(std::move(map));
 }
 

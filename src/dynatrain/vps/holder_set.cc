@@ -132,6 +132,26 @@ RankId HolderSet::At(int64_t index) const {
   return table_->RankAt(position);
 }
 
+std::vector<RankId> HolderSet::List() const {
+  std::vector<int64_t> positions;
+  positions.reserve(static_cast<size_t>(size_));
+  for (const Product& product : products_) {
+    const size_t first = positions.size();
+    positions.push_back(product.start);
+    for (auto range = product.ranges.rbegin(); range != product.ranges.rend(); ++range) {
+      const size_t end = positions.size();  // of one copy of all smaller ranges
+      for (int64_t i = 1; i < range->count; ++i) {
+        for (size_t at = first; at < end; ++at) {
+          positions.push_back(positions[at] + i * range->stride);
+        }
+      }
+    }
+  }
+  std::vector<RankId> ranks(positions.size());
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = table_->RankAt(positions[i]);
+  return ranks;
+}
+
 std::optional<int64_t> HolderSet::IndexOf(RankId rank) const {
   const std::optional<int64_t> position = table_->PositionOf(rank);
   if (!position) return std::nullopt;

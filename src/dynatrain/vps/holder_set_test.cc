@@ -22,6 +22,7 @@ std::shared_ptr<const RankTable> Identity(int64_t size) {
 std::vector<RankId> RanksOf(const HolderSet& set) {
   std::vector<RankId> ranks;
   for (int64_t i = 0; i < set.size(); ++i) ranks.push_back(set.At(i));
+  EXPECT_EQ(set.List(), ranks);
   return ranks;
 }
 

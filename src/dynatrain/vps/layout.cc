@@ -170,6 +170,19 @@ Status CheckBufferRule(const BufferRule& rule) {
   return Status::Ok();
 }
 
+// The unit that bucket ends are padded to, whatever n is.
+Status CheckPadding(const Layout& l) {
+  constexpr int64_t kMaxUnit = int64_t{1} << 48;
+  const BufferRule& rule = l.buffer;
+  const int64_t positions = int64_t{l.tp} * l.cp * l.dp;
+  __extension__ using Wide = __int128;
+  const Wide unit = Wide{rule.end_alignment} * rule.end_alignment_per_dp * positions;
+  if (unit <= kMaxUnit) return Status::Ok();
+  return InvalidArgument(
+      "zero_order: end:{} and endx:{} over {} positions pad to more than 2^48 elements",
+      rule.end_alignment, rule.end_alignment_per_dp, positions);
+}
+
 Status CheckRanks(const Layout& l, std::optional<int32_t> num_ranks) {
   const std::string degrees = fmt::format("{} needs {}", Degrees(l), l.world_size());
   if (l.ranks.empty()) {
@@ -302,8 +315,14 @@ Status Layout::Validate(int32_t num_layers, std::optional<int32_t> num_ranks) co
   if (split.empty()) return Status::Ok();
   const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
   if (sum != num_layers) {
-    return InvalidArgument("split={} places {} layers, the model has {}", fmt::join(split, "+"),
-                           sum, num_layers);
+    std::string nowhere;
+    if (sum == num_layers - 1) {
+      nowhere = fmt::format(": layer {} would be on no stage", sum);
+    } else if (sum < num_layers) {
+      nowhere = fmt::format(": layers {} to {} would be on no stage", sum, num_layers - 1);
+    }
+    return InvalidArgument("split={} places {} layers, the model has {}{}", fmt::join(split, "+"),
+                           sum, num_layers, nowhere);
   }
   return Status::Ok();
 }
@@ -311,6 +330,7 @@ Status Layout::Validate(int32_t num_layers, std::optional<int32_t> num_ranks) co
 Status Layout::ValidateRanks(std::optional<int32_t> num_ranks) const {
   DT_RETURN_IF_ERROR(CheckDegrees(*this));
   DT_RETURN_IF_ERROR(CheckBufferRule(buffer));
+  DT_RETURN_IF_ERROR(CheckPadding(*this));
   DT_RETURN_IF_ERROR(CheckRanks(*this, num_ranks));
   if (split.empty()) return Status::Ok();
   if (static_cast<int64_t>(split.size()) != num_chunks()) {

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/vps/map_checks.h"
 #include "dynatrain/vps/placement.h"
 #include "dynatrain/vps/shard_map.h"
 
@@ -11,44 +12,6 @@ namespace {
 
 constexpr std::array kAllKinds = {Kind::kParam, Kind::kGrad, Kind::kMaster, Kind::kExpAvg,
                                   Kind::kExpAvgSq};
-
-// Parameters whose kind param has one dtype share buffers, so their other kinds need one dtype each
-// as well.
-Status CheckDTypes(const StateCatalog& catalog, const Layout& layout) {
-  struct Seen {
-    bool trainable;
-    bool experts;
-    std::optional<DType> param;
-    KindSpec spec;
-    ParameterId parameter;
-  };
-  std::vector<Seen> seen;
-  for (size_t i = 0; i < catalog.parameters().size(); ++i) {
-    const Parameter& p = catalog.parameters()[i];
-    const bool experts = p.experts.has_value() && layout.ExpertsHaveOwnGrid();
-    std::optional<DType> param;
-    for (const KindSpec& spec : p.kinds) {
-      if (spec.kind == Kind::kParam) param = spec.dtype;
-    }
-    for (const KindSpec& spec : p.kinds) {
-      const auto same = std::find_if(seen.begin(), seen.end(), [&](const Seen& s) {
-        return s.trainable == p.trainable && s.experts == experts && s.param == param &&
-               s.spec.kind == spec.kind;
-      });
-      if (same == seen.end()) {
-        seen.push_back({p.trainable, experts, param, spec, static_cast<ParameterId>(i)});
-      } else if (same->spec.dtype != spec.dtype) {
-        return InvalidArgument(
-            "tensor {}/{} is {} and {}/{} is {}: one flat buffer holds both, so they need the same "
-            "dtype",
-            p.name, KindName(spec.kind), DTypeName(spec.dtype),
-            catalog.parameters()[static_cast<size_t>(same->parameter)].name, KindName(spec.kind),
-            DTypeName(same->spec.dtype));
-      }
-    }
-  }
-  return Status::Ok();
-}
 
 // The dtype of a kind in a run; none if no parameter of the run has the kind.
 std::optional<DType> DTypeInRun(const StateCatalog& catalog,
@@ -117,7 +80,10 @@ Result<std::shared_ptr<const LayoutShardMap>> LayoutShardMap::Make(
                                : CheckSplitFits(p, {layout.tp, 1}, "tp"));
   }
   DT_RETURN_IF_ERROR(CheckDTypes(*catalog, layout));
-  return std::shared_ptr<const LayoutShardMap>(new LayoutShardMap(std::move(catalog), layout));
+  DT_RETURN_IF_ERROR(CheckSizes(*catalog, layout));
+  std::shared_ptr<const LayoutShardMap> map(new LayoutShardMap(std::move(catalog), layout));
+  DT_RETURN_IF_ERROR(CheckContents(*map, &layout));
+  return map;
 }
 
 LayoutShardMap::LayoutShardMap(std::shared_ptr<const StateCatalog> catalog, const Layout& layout)

@@ -264,7 +264,8 @@ TEST(LayoutShardMap, RefusesWhatDoesNotFitByName) {
   const auto error = [&](const Layout& layout) {
     return LayoutShardMap::Make(catalog, layout).status().message();
   };
-  EXPECT_EQ(error({.pp = 2, .split = {1, 1}}), "split=1+1 places 2 layers, the model has 3");
+  EXPECT_EQ(error({.pp = 2, .split = {1, 1}}),
+            "split=1+1 places 2 layers, the model has 3: layer 2 would be on no stage");
   auto blocked = std::make_shared<StateCatalog>();
   ASSERT_TRUE(blocked
                   ->Add({.name = "qkv",
@@ -275,8 +276,8 @@ TEST(LayoutShardMap, RefusesWhatDoesNotFitByName) {
                   .ok());
   EXPECT_TRUE(LayoutShardMap::Make(blocked, {.tp = 3}).ok());
   EXPECT_EQ(LayoutShardMap::Make(blocked, {.tp = 2}).status().message(),
-            "tensor qkv: axis 0 of 6 in blocks of 2 does not split over tp=2: the cut at 3 falls "
-            "inside a block");
+            "tensor qkv: axis 0 of 6 in blocks of 2 does not split over tp=2 (rule balanced): the "
+            "cut at 3 falls inside a block");
   auto listed = std::make_shared<StateCatalog>();
   ASSERT_TRUE(listed
                   ->Add({.name = "w",

@@ -208,7 +208,12 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
 }
 
 Result<int32_t> DegreeOfDataParallel(const Layout& layout, std::optional<int32_t> num_ranks) {
-  const int64_t others = int64_t{layout.tp} * layout.cp * layout.pp;
+  __extension__ const __int128 product = static_cast<__int128>(layout.tp) * layout.cp * layout.pp;
+  if (product > INT32_MAX) {
+    return InvalidArgument("tp={},cp={},pp={} need more than {} ranks", layout.tp, layout.cp,
+                           layout.pp, INT32_MAX);
+  }
+  const auto others = static_cast<int64_t>(product);
   if (!layout.ranks.empty()) {
     const auto count = static_cast<int64_t>(layout.ranks.size());
     if (count % others != 0) {

@@ -81,7 +81,7 @@ TEST(CaseC10, UnevenStagesKeepEveryLayer) {
   EXPECT_THAT(sizes(*ParseLayout("pp=4"), 30), ElementsAre(8, 8, 7, 7));
   EXPECT_THAT(sizes(*ParseLayout("pp=3,split=0+7+0"), 7), ElementsAre(0, 7, 0));
   EXPECT_EQ(ParseLayout("pp=2,split=3+3")->Validate(7, std::nullopt).message(),
-            "split=3+3 places 6 layers, the model has 7");
+            "split=3+3 places 6 layers, the model has 7: layer 6 would be on no stage");
 }
 
 TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {

@@ -172,9 +172,11 @@ Status CheckSplitFits(const Parameter& p, const PartGrid& grid, std::string_view
     const int64_t cut = SplitAxis(split, extent, degree, part).begin;
     if (cut % split.block != 0 && cut != extent) {
       return InvalidArgument(
-          "tensor {}: axis {} of {} in blocks of {} does not split over {}={}: the cut at {} falls "
-          "inside a block",
-          p.name, split.axis, extent, split.block, degree_name, degree, cut);
+          "tensor {}: axis {} of {} in blocks of {} does not split over {}={} (rule {}): the cut "
+          "at "
+          "{} falls inside a block",
+          p.name, split.axis, extent, split.block, degree_name, degree, SplitRuleName(split.rule),
+          cut);
     }
   }
   return Status::Ok();

@@ -83,6 +83,7 @@ class HolderSet {
 
   int64_t size() const { return size_; }
   RankId At(int64_t index) const;                     // cost: number of products and ranges
+  std::vector<RankId> List() const;                   // all, by index
   std::optional<int64_t> IndexOf(RankId rank) const;  // likewise
   bool Contains(RankId rank) const { return IndexOf(rank).has_value(); }
   const std::vector<Product>& products() const { return products_; }
@@ -150,8 +151,8 @@ class Placement;
 // The shard map of a layout.
 class LayoutShardMap final : public ShardMap {
  public:
-  // Refuses (naming tensor, axis, extent, degree) layouts that do not validate or that cut inside a
-  // declared block.
+  // Refuses (naming tensor, axis, extent, degree and rule) layouts that do not validate, that cut
+  // inside a declared block, and those that Content or padding beyond 2^58 elements rule out.
   static Result<std::shared_ptr<const LayoutShardMap>> Make(
       std::shared_ptr<const StateCatalog> catalog, const Layout& layout);
 
@@ -213,7 +214,8 @@ class ExplicitShardMap final : public ShardMap {
     std::vector<Shard> shards;
   };
   // Refuses shards outside their tensor or buffer, overlapping shards of one rank, unknown tensors,
-  // and — unless `allow_missing` — elements that nobody holds; names tensor, box and ranks.
+  // what Content rules out, and — unless `allow_missing` — elements that nobody holds; names tensor,
+  // box and ranks.
   static Result<std::shared_ptr<const ExplicitShardMap>> Make(
       std::shared_ptr<const StateCatalog> catalog, std::vector<Holding> holdings,
       bool allow_missing = false);
