@@ -26,6 +26,7 @@ test: build
 
 bench: build
 	@$(PYTHON) scripts/bench.py --dynatrain $(DYNATRAIN)
+	@$(PYTHON) scripts/bench_planner.py --build build/dev
 
 validate: build
 	@scripts/demo-text.sh

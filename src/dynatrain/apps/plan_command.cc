@@ -1,20 +1,16 @@
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/plan_report.h"
 #include "dynatrain/base/clock.h"
-#include "dynatrain/engine/program.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/models/config.h"
 
 namespace dynatrain::apps {
 namespace {
-
-// Programs of more ranks are not compiled just for their figures.
-constexpr size_t kMostRanksToCompile = 64;
 
 struct PlanFlags {
   std::string model;
@@ -23,8 +19,11 @@ struct PlanFlags {
   std::string topology = "local";
   std::string roles = "identity";
   std::string dtype = "bf16";
+  std::string mode = "keep";
+  std::optional<ByteCount> budget;
   bool derive = false;
   bool explain = false;
+  bool no_programs = false;
   std::string report;
   std::string json;
 };
@@ -43,8 +42,16 @@ void AddFlags(CLI::App& app, PlanFlags* flags) {
       ->capture_default_str();
   app.add_option("--dtype", flags->dtype, "of parameters: bf16 (with fp32 masters) or fp32")
       ->capture_default_str();
+  app.add_option(
+         "--mode", flags->mode,
+         "keep: old state stays until the switch is decided; stream: it leaves phase by phase")
+      ->capture_default_str();
+  app.add_option("--budget", flags->budget,
+                 "bytes above max(old, new) state that a rank may need; none: as many as it takes");
   app.add_flag("--derive", flags->derive,
                "recompute half-precision parameters from masters that a rank has anyway");
+  app.add_flag("--no-programs", flags->no_programs,
+               "leave out what the programs of all ranks would have to be compiled for");
   app.add_flag("--explain", flags->explain,
                "tell what is fullest and why, and what would be cheaper");
   app.add_option("--report", flags->report,
@@ -89,23 +96,6 @@ Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
   return request;
 }
 
-// None if the engine has no programs for such routes.
-Result<std::optional<ProgramFigures>> Compile(const planner::PlanRequest& request,
-                                              const planner::Plan& plan) {
-  if (plan.totals.relayed_bytes > 0 || plan.totals.derived_bytes > 0)
-    return std::optional<ProgramFigures>();
-  if (plan.ranks.size() > kMostRanksToCompile) return std::optional<ProgramFigures>();
-  ProgramFigures figures{.messages = 0, .phases = 1, .peak_extra_bytes = 0};
-  for (const planner::Route& route : plan.routes) {
-    DT_ASSIGN_OR_RETURN(
-        const engine::Program program,
-        engine::Compile(route, *plan.from_map, *plan.to_map, request.topology, plan.ranks));
-    figures.messages += program.stats.messages;
-    figures.peak_extra_bytes = std::max(figures.peak_extra_bytes, program.stats.peak_extra_bytes);
-  }
-  return std::optional<ProgramFigures>(figures);
-}
-
 Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -117,11 +107,18 @@ Status WriteFile(const std::string& path, const std::string& text) {
 Status RunPlan(const PlanFlags& flags) {
   PlanReport report;
   report.model = flags.model;
+  DT_ASSIGN_OR_RETURN(report.mode, engine::ParseMode(flags.mode));
+  if (flags.budget && *flags.budget < 0) {
+    return InvalidArgument("--budget {}: bytes of at least 0 are right", *flags.budget);
+  }
   DT_ASSIGN_OR_RETURN(report.request, MakeRequest(flags));
   const TimePoint start = MonotonicClock().Now();
   DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));
   report.planning_seconds = ToSeconds(MonotonicClock().Now() - start);
-  DT_ASSIGN_OR_RETURN(report.programs, Compile(report.request, *report.plan));
+  if (!flags.no_programs) {
+    DT_ASSIGN_OR_RETURN(report.programs,
+                        FiguresOf(report.request, *report.plan, report.mode, flags.budget));
+  }
   if (flags.json != "-") std::fputs(ReportAsText(report).c_str(), stdout);
   if (flags.explain) {
     DT_ASSIGN_OR_RETURN(const std::string text, Explain(report));

@@ -1,14 +1,13 @@
 #include "dynatrain/apps/plan_report.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
 #include <fmt/ranges.h>
 
+#include "dynatrain/apps/format.h"
 #include "dynatrain/apps/plan_page.h"
-#include "dynatrain/apps/progress.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -22,14 +21,6 @@ using planner::Traffic;
 using planner::Transfer;
 
 constexpr size_t kMostRanksInTable = 16;
-
-Traffic TrafficByNode(const Traffic& traffic, const Topology& topology) {
-  Traffic by_node;
-  for (const auto& [pair, bytes] : traffic) {
-    by_node[{topology.NodeOf(pair.first), topology.NodeOf(pair.second)}] += bytes;
-  }
-  return by_node;
-}
 
 // Rows send, columns receive; in the largest unit in which the table stays readable.
 std::string TrafficTable(const Traffic& traffic, const std::string& prefix,
@@ -69,152 +60,46 @@ std::string NameOfFullest(const std::string& what, const Fullest& fullest) {
   return fmt::format("{} ({} {})", FormatBytes(fullest.bytes), what, fullest.id);
 }
 
-std::string RoleText(const vps::Layout& layout, RankId rank) {
-  const std::optional<vps::Role> role = layout.RoleOfRank(rank);
-  if (!role) return "nothing";
-  return fmt::format("stage {}, tp {}, dp {}", role->pp, role->tp, role->dp);
-}
-
-const Route* RouteOf(const Plan& plan, RankId rank) {
-  const auto it = std::lower_bound(plan.ranks.begin(), plan.ranks.end(), rank);
-  if (it == plan.ranks.end() || *it != rank) return nullptr;
-  return &plan.routes[static_cast<size_t>(it - plan.ranks.begin())];
-}
-
-ByteCount BytesOf(const vps::StateCatalog& catalog, const planner::Piece& piece) {
-  return piece.box.elems() * vps::ElemBytes(catalog.tensor(piece.tensor).dtype);
-}
-
-std::string ExplainKinds(const vps::StateCatalog& catalog, const Route& route) {
-  std::map<vps::Kind, ByteCount> by_kind;
-  for (const auto* list : {&route.receives, &route.relay_receives}) {
-    for (const Transfer& t : *list) {
-      by_kind[catalog.tensor(t.piece.tensor).kind] += BytesOf(catalog, t.piece);
-    }
+std::string ProgramsText(const PlanReport& report) {
+  if (!report.programs) {
+    return report.plan->totals.derived_bytes > 0
+               ? "  programs    none: nothing computes derived parameters yet\n"
+               : "";
   }
-  std::vector<std::string> parts;
-  for (const auto& [kind, bytes] : by_kind) {
-    parts.push_back(fmt::format("{} {}", vps::KindName(kind), FormatBytes(bytes)));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-// Why a piece comes from where it does.
-std::string ExplainSource(const PlanReport& report, const Transfer& t, RankId rank) {
-  const Topology& topology = report.request.topology;
-  std::string why;
-  report.plan->from_map->VisitHolders(
-      t.piece.tensor, t.piece.box, [&](const vps::Box&, const vps::HolderSet& holders) {
-        int64_t near = 0;
-        for (int64_t i = 0; i < holders.size(); ++i) {
-          near += topology.NodeOf(holders.At(i)) == topology.NodeOf(rank) ? 1 : 0;
-        }
-        if (holders.size() == 1) {
-          why = "the only holder";
-        } else if (near > 0) {
-          why = fmt::format("one of {} holders on the same node, in turns", near);
-        } else {
-          why = fmt::format("one of {} holders, none on node {}, in turns", holders.size(),
-                            topology.NodeOf(rank));
-        }
-      });
-  return fmt::format("  {} {} ({}) from rank {} on node {}: {}\n",
-                     report.request.catalog->NameOf(t.piece.tensor), t.piece.box.ToString(),
-                     FormatBytes(BytesOf(*report.request.catalog, t.piece)), t.peer,
-                     topology.NodeOf(t.peer), why);
-}
-
-std::string ExplainRank(const PlanReport& report) {
-  const Plan& plan = *report.plan;
-  const RankId rank = plan.totals.rank_in.id;
-  const Route* route = RouteOf(plan, rank);
-  if (route == nullptr) return "no rank takes in anything\n";
-  const vps::StateCatalog& catalog = *report.request.catalog;
+  const ProgramFigures& p = *report.programs;
   std::string text = fmt::format(
-      "fullest rank in: rank {} takes in {} of the {} it will hold, and keeps {}\n"
-      "  it held {} and takes {}\n  by kind: {}\n",
-      rank, FormatBytes(route->received_bytes),
-      FormatBytes(route->received_bytes + route->kept_bytes + route->derived_bytes),
-      FormatBytes(route->kept_bytes), RoleText(report.request.from, rank), RoleText(plan.to, rank),
-      ExplainKinds(catalog, *route));
-  std::vector<Transfer> largest = route->receives;
-  std::stable_sort(largest.begin(), largest.end(), [&](const Transfer& a, const Transfer& b) {
-    return BytesOf(catalog, a.piece) > BytesOf(catalog, b.piece);
-  });
-  largest.resize(std::min<size_t>(largest.size(), 4));
-  if (!largest.empty()) text += "why from there, for its largest pieces:\n";
-  for (const Transfer& t : largest) text += ExplainSource(report, t, rank);
-  if (!route->relay_receives.empty()) {
-    text +=
-        fmt::format("  {} more pieces enter the node through its other ranks, which pass them on\n",
-                    route->relay_receives.size());
+      "  programs    {} messages in {} {}, predicted {:.4f} s, {} extra memory on rank {}\n",
+      p.messages, p.phases, p.phases == 1 ? "phase" : "phases", p.predicted_seconds,
+      FormatBytes(p.peak_extra_bytes), p.peak_rank);
+  if (report.plan->totals.relayed_bytes > 0 && !p.relayed) {
+    text += fmt::format("              they do not relay: {} between nodes\n",
+                        FormatBytes(p.cross_node_bytes));
   }
   return text;
 }
 
-std::string ExplainNode(const PlanReport& report) {
-  const Plan& plan = *report.plan;
-  const Topology& topology = report.request.topology;
-  if (plan.totals.node_in.id < 0) return "nothing crosses nodes\n";
-  const int32_t node = plan.totals.node_in.id;
-  std::map<int32_t, ByteCount> sources;
-  for (const auto& [pair, bytes] :
-       TrafficByNode(planner::TrafficOf(plan.routes, *report.request.catalog), topology)) {
-    if (pair.second == node && pair.first != node) sources[pair.first] += bytes;
-  }
-  std::vector<std::string> parts;
-  for (const auto& [source, bytes] : sources) {
-    parts.push_back(fmt::format("node {} {}", source, FormatBytes(bytes)));
-  }
-  const double nics =
-      static_cast<double>(plan.totals.node_in.bytes) / topology.inter_node_bytes_per_s;
-  return fmt::format(
-      "fullest node in: node {} takes in {} over {} NICs, {:.3f} s at {:.0f} GB/s: its ranks need "
-      "that much that none of them held\n  from {}\n",
-      node, FormatBytes(plan.totals.node_in.bytes), topology.nics_per_node, nics,
-      topology.inter_node_bytes_per_s / 1e9, fmt::join(parts, ", "));
-}
-
-std::string Saving(const std::string& what, const PlanTotals& now, const PlanTotals& then) {
-  return fmt::format(
-      "  {}: moves {} instead of {}, {} instead of {} between nodes, bound {:.3f} s "
-      "instead of {:.3f} s\n",
-      what, FormatBytes(then.moved_bytes), FormatBytes(now.moved_bytes),
-      FormatBytes(then.cross_node_bytes), FormatBytes(now.cross_node_bytes),
-      then.fullest_link_seconds, now.fullest_link_seconds);
-}
-
-Result<std::string> ExplainCheaper(const PlanReport& report) {
-  std::string text;
-  const PlanTotals& now = report.plan->totals;
-  const auto better = [&](const PlanTotals& then) {
-    return then.moved_bytes < now.moved_bytes ||
-           then.fullest_link_seconds < now.fullest_link_seconds;
-  };
-  if (report.request.roles == planner::RolePolicy::kIdentity) {
-    planner::PlanRequest request = report.request;
-    request.roles = planner::RolePolicy::kFree;
-    DT_ASSIGN_OR_RETURN(const auto plan, planner::MakePlan(request));
-    if (better(plan->totals)) text += Saving("--roles free", now, plan->totals);
-  }
-  if (!report.request.options.derive) {
-    planner::PlanRequest request = report.request;
-    request.options.derive = true;
-    DT_ASSIGN_OR_RETURN(const auto plan, planner::MakePlan(request));
-    if (better(plan->totals)) text += Saving("--derive", now, plan->totals);
-  }
-  if (report.request.to.ranks.empty() && report.request.from.ranks.empty() &&
-      report.request.from.buffer != report.request.to.buffer) {
-    planner::PlanRequest request = report.request;
-    request.to.buffer = request.from.buffer;
-    DT_ASSIGN_OR_RETURN(const auto plan, planner::MakePlan(request));
-    if (better(plan->totals)) text += Saving("the old zero_order", now, plan->totals);
-  }
-  if (text.empty()) return std::string("what would be cheaper: nothing that was tried\n");
-  return "what would be cheaper:\n" + text;
-}
-
 }  // namespace
+
+std::string RoleText(const vps::Layout& layout, RankId rank) {
+  const std::optional<int32_t> position = layout.PositionOfRank(rank);
+  if (!position) return "nothing";
+  const vps::Role role = layout.RoleAt(*position);
+  std::string text = fmt::format("stage {}, tp {}, dp {}", role.pp, role.tp, role.dp);
+  if (layout.cp > 1) text += fmt::format(", cp {}", role.cp);
+  if (layout.ep > 1 || layout.etp > 1) {
+    const vps::ExpertRole expert = layout.ExpertRoleAt(*position);
+    text += fmt::format(", ep {}, etp {}", expert.ep, expert.etp);
+  }
+  return text;
+}
+
+Traffic TrafficByNode(const Traffic& traffic, const Topology& topology) {
+  Traffic by_node;
+  for (const auto& [pair, bytes] : traffic) {
+    by_node[{topology.NodeOf(pair.first), topology.NodeOf(pair.second)}] += bytes;
+  }
+  return by_node;
+}
 
 nlohmann::json ReportAsJson(const PlanReport& report) {
   const PlanTotals& t = report.plan->totals;
@@ -225,6 +110,7 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
       {"topology", report.request.topology.name},
       {"roles", report.request.roles == planner::RolePolicy::kFree ? "free" : "identity"},
       {"derive", report.request.options.derive},
+      {"mode", report.mode == engine::Mode::kKeep ? "keep" : "stream"},
       {"moved_bytes", t.moved_bytes},
       {"wire_bytes", t.wire_bytes},
       {"relayed_bytes", t.relayed_bytes},
@@ -239,15 +125,18 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
       {"bound_seconds", t.bound_seconds},
       {"fullest_link_seconds", t.fullest_link_seconds},
       {"planning_seconds", report.planning_seconds},
+      {"programs_relay", nullptr},
       {"messages", nullptr},
       {"phases", nullptr},
       {"peak_extra_bytes", nullptr},
       {"predicted_seconds", nullptr},
   };
   if (report.programs) {
+    json["programs_relay"] = report.programs->relayed;
     json["messages"] = report.programs->messages;
     json["phases"] = report.programs->phases;
     json["peak_extra_bytes"] = report.programs->peak_extra_bytes;
+    json["predicted_seconds"] = report.programs->predicted_seconds;
   }
   return json;
 }
@@ -271,10 +160,7 @@ std::string ReportAsText(const PlanReport& report) {
                       NameOfFullest("node", t.node_in), NameOfFullest("node", t.node_out));
   text += fmt::format("  seconds     {:.4f} on the fullest link; bound {:.4f}\n",
                       t.fullest_link_seconds, t.bound_seconds);
-  if (report.programs) {
-    text += fmt::format("  programs    {} messages, {} extra memory at most on a rank\n",
-                        report.programs->messages, FormatBytes(report.programs->peak_extra_bytes));
-  }
+  text += ProgramsText(report);
   const Traffic traffic = planner::TrafficOf(plan.routes, *report.request.catalog);
   std::set<int32_t> nodes;
   for (const RankId rank : plan.ranks) nodes.insert(topology.NodeOf(rank));
@@ -284,11 +170,6 @@ std::string ReportAsText(const PlanReport& report) {
            fmt::format("{} ranks on one node: --report FILE draws them\n", plan.ranks.size());
   }
   return text + TrafficTable(traffic, "r", {plan.ranks.begin(), plan.ranks.end()});
-}
-
-Result<std::string> Explain(const PlanReport& report) {
-  DT_ASSIGN_OR_RETURN(const std::string cheaper, ExplainCheaper(report));
-  return ExplainRank(report) + ExplainNode(report) + cheaper;
 }
 
 std::string ReportAsHtml(const PlanReport& report) {

@@ -7,14 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "dynatrain/base/types.h"
+#include "dynatrain/apps/format.h"
 #include "dynatrain/elastic/switch.h"
 
 namespace dynatrain::apps {
-
-std::string FormatBytes(ByteCount bytes);   // "12.3 MB" (powers of ten)
-std::string FormatSeconds(double seconds);  // "34.5 ms", "1.23 s"
-std::string FormatRate(double per_second);  // "3.4k"
 
 // The lines of the summary: one row per switch, its costs and whether the state was proven equal.
 std::string SwitchTable(const std::vector<elastic::SwitchReport>& reports);
