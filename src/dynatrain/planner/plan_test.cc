@@ -73,9 +73,9 @@ TEST(ExplicitMaps, AgreeWithComputedOnes) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
-    const auto catalog = vps::testing::RandomCatalog(&random, 0);
-    const auto from = testing::MapOf(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
-    const auto to = testing::MapOf(catalog, vps::testing::RandomLayout(&random, *catalog, 0));
+    const auto catalog = vps::testing::RandomWideCatalog(&random);
+    const auto from = testing::MapOf(catalog, vps::testing::RandomWideLayout(&random, *catalog));
+    const auto to = testing::MapOf(catalog, vps::testing::RandomWideLayout(&random, *catalog));
     const auto from_list = vps::ExplicitShardMap::Copy(catalog, *from, {});
     const auto to_list = vps::ExplicitShardMap::Copy(catalog, *to, {});
     ASSERT_TRUE(from_list.ok() && to_list.ok());

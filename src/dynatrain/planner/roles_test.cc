@@ -136,8 +136,10 @@ class BruteForceRoles {
   std::vector<RankId> listed_;
 };
 
-vps::Layout SmallLayout(Random* random) {
+vps::Layout DrawSmallLayout(Random* random) {
   constexpr std::array kSpecs = {
+      "cp=2,dp=2,zero=3", "dp=4,ep=2,zero=1", "tp=2,dp=2,ep=2,etp=2", "pp=2,vpp=2,dp=2,zero=1",
+      "dp=3,zero=3,zero_order=forward-dim0", "dp=4,ep=4,zero=2,zero_order=megatron",
       "tp=2,dp=2",        "dp=4,zero=1", "pp=2,dp=2,zero=1", "tp=4,dp=1", "pp=3,dp=1",
       "tp=2,dp=3,zero=1", "dp=2",        "dp=6,zero=1",      "tp=3,dp=1", "dp=4",
       "tp=2,pp=3,dp=1",   "dp=5,zero=1", "tp=2,pp=2,dp=1",   "dp=1",      "tp=3,dp=2,zero=1"};
@@ -156,13 +158,27 @@ vps::Layout SmallLayout(Random* random) {
   return *layout;
 }
 
+// One that the catalog fits.
+vps::Layout SmallLayout(Random* random,
+                        const std::shared_ptr<const vps::StateCatalog>& catalog) {
+  while (true) {
+    const vps::Layout layout = DrawSmallLayout(random);
+    if (vps::LayoutShardMap::Make(catalog, layout).ok()) return layout;
+  }
+}
+
+std::shared_ptr<const vps::StateCatalog> SmallCatalog(Random* random) {
+  return random->OneIn(2) ? vps::testing::RandomCatalog(random, 0)
+                          : vps::testing::RandomWideCatalog(random);
+}
+
 TEST(AssignRoles, EqualsBruteForceOnSmallWorlds) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
-    const auto catalog = vps::testing::RandomCatalog(&random, 0);
-    const vps::Layout old_layout = SmallLayout(&random);
-    const vps::Layout new_layout = SmallLayout(&random);
+    const auto catalog = SmallCatalog(&random);
+    const vps::Layout old_layout = SmallLayout(&random, catalog);
+    const vps::Layout new_layout = SmallLayout(&random, catalog);
     const auto from = MapOf(catalog, old_layout);
     const auto to = MapOf(catalog, new_layout);
     const Topology topology{.ranks_per_node = static_cast<int32_t>(random.Between(1, 3))};
@@ -181,9 +197,9 @@ TEST(AssignRoles, CostsAreWhatTheRoutesThenMove) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Random random(seed);
-    const auto catalog = vps::testing::RandomCatalog(&random, 0);
-    const vps::Layout old_layout = SmallLayout(&random);
-    vps::Layout layout = SmallLayout(&random);
+    const auto catalog = SmallCatalog(&random);
+    const vps::Layout old_layout = SmallLayout(&random, catalog);
+    vps::Layout layout = SmallLayout(&random, catalog);
     const auto from = MapOf(catalog, old_layout);
     const Topology topology{.ranks_per_node = static_cast<int32_t>(random.Between(1, 3))};
     const auto roles =

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""`dynatrain plan` as a program: figures as JSON, a page, an explanation, and refusals that name what is wrong."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cli_test_support import Cli, main
+
+LAYOUTS = ["--from", "pp=2,dp=4,ep=2,zero=1", "--to", "tp=3,dp=4,ep=4,zero=1"]
+FIGURES = ["moved_bytes", "wire_bytes", "kept_bytes", "lower_bound_bytes", "max_rank_in_bytes", "max_rank_out_bytes",
+           "max_node_in_bytes", "cross_node_bytes", "bound_seconds", "planning_seconds"]
+OF_PROGRAMS = ["messages", "phases", "peak_extra_bytes", "predicted_seconds"]
+
+
+class PlanCommand(Cli):
+    def setUp(self):
+        super().setUp()
+        self.lab = self.path / "lab.json"
+        self.lab.write_text('{"name": "lab", "nodes": 4, "ranks_per_node": 4, "inter_node_bytes_per_s": 1e9}')
+
+    def plan(self, *more):
+        code, out, err = self.run_cli("plan", "--model", "tiny-moe", *LAYOUTS, "--topology", str(self.lab), *more)
+        self.assertEqual(code, 0, err)
+        return out, err
+
+    def test_json_alone_on_standard_output(self):
+        out, err = self.plan("--json", "--explain")
+        plan = json.loads(out)
+        for key in FIGURES + OF_PROGRAMS:
+            self.assertGreaterEqual(plan[key], 0, key)
+        self.assertEqual(plan["moved_bytes"], plan["lower_bound_bytes"])
+        self.assertEqual(plan["phases"], 1)
+        self.assertGreaterEqual(plan["predicted_seconds"], plan["bound_seconds"])
+        self.assertIn("fullest rank in", err)
+
+    def test_figures_that_are_not_asked_for_or_not_known_are_null(self):
+        for flag in ("--no-programs", "--derive"):
+            plan = json.loads(self.plan("--json", flag)[0])
+            derived = plan["derived_bytes"] > 0
+            for key in OF_PROGRAMS:
+                self.assertEqual(plan[key] is None, flag == "--no-programs" or derived, (flag, key))
+
+    def test_files(self):
+        page, figures = self.path / "heat.html", self.path / "plan.json"
+        out, _ = self.plan("--report", str(page), f"--json={figures}", "--roles", "free")
+        self.assertIn("traffic in", out)
+        self.assertIn("free", json.loads(figures.read_text())["roles"])
+        self.assertIn("<canvas", page.read_text())
+
+    def test_a_budget_means_phases(self):
+        whole = json.loads(self.plan("--json", "--mode", "stream")[0])
+        code, _, err = self.run_cli("plan", "--model", "tiny-moe", *LAYOUTS, "--topology", str(self.lab), "--mode", "stream",
+                                    "--budget", "0")
+        self.assertEqual(code, 1)
+        self.assertIn("would do", err)
+        least = int(err.split("; ")[1].split(" bytes would do")[0])
+        self.assertLessEqual(least, whole["peak_extra_bytes"])
+        self.assertLessEqual(json.loads(self.plan("--json", "--mode", "stream", "--budget", str(least))[0])["peak_extra_bytes"],
+                             least)
+
+    def test_refusals(self):
+        base = ["plan", "--model", "tiny-moe", *LAYOUTS]
+        self.refuse([*base, "--topology", "no-such"], "no-such", "a800x16")
+        self.refuse([*base, "--mode", "both"], "both", "keep or stream")
+        self.refuse([*base, "--roles", "any"], "any", "identity or free")
+        self.refuse([*base, "--budget", "-1"], "-1")
+        self.refuse([*base, "--dtype", "fp8"], "fp8")
+        code, _, err = self.run_cli(*base, "--report", str(self.path / "no" / "such.html"))
+        self.assertEqual(code, 1)
+        self.assertIn("such.html: cannot write it", err)
+        hole = self.path / "hole.json"
+        hole.write_text('{"nodes": ["0-3", "5-12"]}')
+        self.refuse([*base, "--topology", str(hole)], "hole.json", "rank 4 is on no node")
+        self.lab.write_text('{"nodes": 2, "ranks_per_node": 4}')
+        self.refuse([*base, "--topology", str(self.lab)], "--to", "12", "8")
+        self.refuse(["plan", "--model", "tiny-moe", "--from", "tp=4", "--to", "dp=1"], "--from tp=4", "3 key-value heads")
+
+
+if __name__ == "__main__":
+    main()
