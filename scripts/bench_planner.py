@@ -90,9 +90,9 @@ def main():
     print(text)
     if arguments.write:
         docs = ROOT / "docs" / "benchmarks.md"
-        begin, end = "<!-- begin planner -->\n", "\n<!-- end planner -->"
+        begin, end = "<!-- begin planner -->\n", "<!-- end planner -->"
         before, rest = docs.read_text().split(begin)
-        docs.write_text(before + begin + text + end + rest.split(end)[1])
+        docs.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":

@@ -84,9 +84,9 @@ def main():
     print(text)
     if arguments.write:
         docs = ROOT / "docs" / "benchmarks.md"
-        begin, end = "<!-- begin plan table -->\n", "\n<!-- end plan table -->"
+        begin, end = "<!-- begin plan table -->\n", "<!-- end plan table -->"
         before, rest = docs.read_text().split(begin)
-        docs.write_text(before + begin + text + end + rest.split(end)[1])
+        docs.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":
