@@ -33,7 +33,8 @@ uint64_t FromHex(const json& value) {
 // At most what fits an int64_t; no fraction.
 int64_t WholeNumber(const json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) return value.get<int64_t>();
-  throw json::other_error::create(501, value.dump() + " is not a whole number of at least 0", &value);
+  throw json::other_error::create(501, value.dump() + " is not a whole number of at least 0",
+                                  &value);
 }
 
 json FileJson(const CheckpointFile& file) {

@@ -137,12 +137,27 @@ class BruteForceRoles {
 };
 
 vps::Layout DrawSmallLayout(Random* random) {
-  constexpr std::array kSpecs = {
-      "cp=2,dp=2,zero=3", "dp=4,ep=2,zero=1", "tp=2,dp=2,ep=2,etp=2", "pp=2,vpp=2,dp=2,zero=1",
-      "dp=3,zero=3,zero_order=forward-dim0", "dp=4,ep=4,zero=2,zero_order=megatron",
-      "tp=2,dp=2",        "dp=4,zero=1", "pp=2,dp=2,zero=1", "tp=4,dp=1", "pp=3,dp=1",
-      "tp=2,dp=3,zero=1", "dp=2",        "dp=6,zero=1",      "tp=3,dp=1", "dp=4",
-      "tp=2,pp=3,dp=1",   "dp=5,zero=1", "tp=2,pp=2,dp=1",   "dp=1",      "tp=3,dp=2,zero=1"};
+  constexpr std::array kSpecs = {"cp=2,dp=2,zero=3",
+                                 "dp=4,ep=2,zero=1",
+                                 "tp=2,dp=2,ep=2,etp=2",
+                                 "pp=2,vpp=2,dp=2,zero=1",
+                                 "dp=3,zero=3,zero_order=forward-dim0",
+                                 "dp=4,ep=4,zero=2,zero_order=megatron",
+                                 "tp=2,dp=2",
+                                 "dp=4,zero=1",
+                                 "pp=2,dp=2,zero=1",
+                                 "tp=4,dp=1",
+                                 "pp=3,dp=1",
+                                 "tp=2,dp=3,zero=1",
+                                 "dp=2",
+                                 "dp=6,zero=1",
+                                 "tp=3,dp=1",
+                                 "dp=4",
+                                 "tp=2,pp=3,dp=1",
+                                 "dp=5,zero=1",
+                                 "tp=2,pp=2,dp=1",
+                                 "dp=1",
+                                 "tp=3,dp=2,zero=1"};
   auto layout = vps::ParseLayout(
       kSpecs[static_cast<size_t>(random->Between(0, static_cast<int64_t>(kSpecs.size()) - 1))]);
   EXPECT_TRUE(layout.ok());
@@ -159,8 +174,7 @@ vps::Layout DrawSmallLayout(Random* random) {
 }
 
 // One that the catalog fits.
-vps::Layout SmallLayout(Random* random,
-                        const std::shared_ptr<const vps::StateCatalog>& catalog) {
+vps::Layout SmallLayout(Random* random, const std::shared_ptr<const vps::StateCatalog>& catalog) {
   while (true) {
     const vps::Layout layout = DrawSmallLayout(random);
     if (vps::LayoutShardMap::Make(catalog, layout).ok()) return layout;
