@@ -1,17 +1,21 @@
 // What of the trainer needs no process: optimizer, schedule, data, options, job state.
 #include <unistd.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "dynatrain/base/random.h"
+#include "dynatrain/engine/testing_switch.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/data.h"
 #include "dynatrain/trainer/init.h"
@@ -149,6 +153,127 @@ TEST(ParameterRangesTest, DecayFollowsTheParameterInEveryOrder) {
   }
 }
 
+// Case C17: stage 0 lists (decay, no decay), stage 1 (no decay, decay); in one stage, two or cut
+// over dp, both parameters of a layer keep what is theirs.
+TEST(ParameterRangesTest, StagesThatListTheirGroupsInAnotherOrder) {
+  auto catalog = std::make_shared<vps::StateCatalog>();
+  for (const char* name : {"0.w", "0.norm", "1.norm", "1.w"}) {
+    const bool decay = std::string_view(name).ends_with(".w");
+    ASSERT_TRUE(catalog
+                    ->Add({.name = name,
+                           .shape = {decay ? 7 : 3},
+                           .homes = {vps::Home::Layer(name[0] - '0')},
+                           .kinds = vps::Fp32AdamKinds(),
+                           .weight_decay = decay})
+                    .ok());
+  }
+  for (const char* spec : {"pp=2", "pp=1", "pp=2,dp=3,zero=1", "dp=2,zero=1"}) {
+    const auto map = *vps::LayoutShardMap::Make(catalog, *vps::ParseLayout(spec));
+    std::vector<int64_t> decayed(4), kept(4);
+    for (int32_t stage = 0; stage < map->layout().pp; ++stage) {
+      for (const vps::Bucket& bucket : map->BucketsOf(stage, 0)) {
+        for (const ParameterRange& r : RangesOf(*catalog, bucket, 0, bucket.elems))
+          (r.decay ? decayed : kept)[static_cast<size_t>(r.parameter)] += r.end - r.begin;
+      }
+    }
+    EXPECT_THAT(decayed, ElementsAre(7, 0, 0, 7)) << spec;
+    EXPECT_THAT(kept, ElementsAre(0, 3, 3, 0)) << spec;
+  }
+}
+
+// Case C03: 57 elements in slices that are padded to multiples of 2 x dp. State goes from DP2 over
+// DP4 and DP3 back to DP2 by executed programs; then every rank steps the elements that are its own.
+// The bits are those of one step over all elements that never moved.
+class SlicedOptimizerTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kElements = 57;
+  using Flat = std::vector<float>;
+
+  SlicedOptimizerTest() {
+    for (const auto& [name, elems, decay] :
+         {std::tuple{"a", 20, true}, {"b", 30, false}, {"c", 7, true}}) {
+      const Status added = catalog_->Add({.name = name,
+                                          .shape = {elems},
+                                          .homes = {vps::Home::Layer(0)},
+                                          .kinds = vps::Fp32AdamKinds(),
+                                          .weight_decay = decay});
+      EXPECT_TRUE(added.ok()) << added.ToString();
+    }
+  }
+
+  std::shared_ptr<const vps::LayoutShardMap> MapOf(int dp) const {
+    return *vps::LayoutShardMap::Make(
+        catalog_,
+        *vps::ParseLayout(fmt::format("dp={},zero=1,zero_order=forward-contiguous-endx:2", dp)));
+  }
+  static Flat Numbers(float begin) {
+    Flat values(kElements);
+    for (size_t i = 0; i < kElements; ++i) values[i] = begin + static_cast<float>(i);
+    return values;
+  }
+  static Flat Gradient() {
+    Random random(3);
+    return RandomFloats(&random, kElements, 0.5);
+  }
+  // [begin, begin + count) of `values`, padded with zeros, as bytes.
+  static std::vector<std::byte> Slice(const Flat& values, size_t begin, size_t count) {
+    Flat slice(count);
+    for (size_t i = 0; i < count && begin + i < kElements; ++i) slice[i] = values[begin + i];
+    std::vector<std::byte> bytes(count * sizeof(float));
+    std::memcpy(bytes.data(), slice.data(), bytes.size());
+    return bytes;
+  }
+  static Flat FloatsOf(const std::vector<std::byte>& bytes) {
+    Flat values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  std::shared_ptr<vps::StateCatalog> catalog_ = std::make_shared<vps::StateCatalog>();
+};
+
+TEST_F(SlicedOptimizerTest, StepsAfterSwitchesAsIfThereHadBeenNone) {
+  const Flat grad = Gradient();
+  const AdamOptions options;
+  const auto step = [&](float* p, const float* g, float* m, float* v, const ParameterRange& r) {
+    AdamW(p, g, m, v, r.end - r.begin, MakeAdamCoefficients(options, 1e-2, 6, 0.37, r.decay));
+  };
+  Flat param = Numbers(1000), avg = Numbers(1000), sq = Numbers(1000);
+  vps::testing::State state;
+  for (RankId rank = 0; rank < 2; ++rank) {
+    const auto begin = static_cast<size_t>(rank) * 30;
+    state[rank] = {Slice(param, 0, 60), Slice(avg, begin, 30), Slice(sq, begin, 30)};
+  }
+  auto map = MapOf(2);
+  for (const int dp : {4, 3, 2}) {
+    const auto next = MapOf(dp);
+    const auto hop = engine::testing::RunSwitch(*map, state, *next, {});
+    ASSERT_TRUE(hop.ok()) << hop.ToString();
+    state = hop.new_state;
+    map = next;
+  }
+  const vps::Bucket bucket = map->BucketsOf(0, 0).at(0);
+  for (const ParameterRange& r : RangesOf(*catalog_, bucket, 0, bucket.elems))
+    step(&param[static_cast<size_t>(r.begin)], &grad[static_cast<size_t>(r.begin)],
+         &avg[static_cast<size_t>(r.begin)], &sq[static_cast<size_t>(r.begin)], r);
+  for (RankId rank = 0; rank < 2; ++rank) {
+    const int64_t begin = rank * 30;
+    Flat p = FloatsOf(state.at(rank)[0]), m = FloatsOf(state.at(rank)[1]),
+         v = FloatsOf(state.at(rank)[2]);
+    for (const ParameterRange& r : RangesOf(*catalog_, bucket, begin, begin + 30)) {
+      const auto at = static_cast<size_t>(r.begin), local = static_cast<size_t>(r.begin - begin);
+      step(&p[at], &grad[at], &m[local], &v[local], r);
+    }
+    const auto first = static_cast<size_t>(begin);
+    for (size_t i = first; i < std::min<size_t>(first + 30, kElements); ++i) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(p[i]), std::bit_cast<uint32_t>(param[i])) << i;
+      EXPECT_NE(p[i], 1000.0f + static_cast<float>(i)) << "it stepped";
+      EXPECT_EQ(std::bit_cast<uint32_t>(m[i - first]), std::bit_cast<uint32_t>(avg[i])) << i;
+      EXPECT_EQ(std::bit_cast<uint32_t>(v[i - first]), std::bit_cast<uint32_t>(sq[i])) << i;
+    }
+  }
+}
+
 TEST(KernelsTest, RmsNormGradientIsTheDerivative) {
   const int64_t rows = 3, width = 13;
   Random random(13);
@@ -278,6 +403,7 @@ TEST(CheckLayoutTest, RefusesDegreesThatDoNotDivideTheGlobalBatch) {
   TrainerOptions o = MicroOptions();
   o.global_batch = 12;
   o.micro_batch = 2;
+  EXPECT_EQ(o.micro_batches(), 6) << "3 accumulations at DP2, 2 at DP3, 1 at DP6";
   for (const char* spec : {"dp=1", "dp=2", "dp=3", "dp=6", "tp=2,dp=3", "tp=2,pp=3,dp=2"}) {
     EXPECT_TRUE(CheckLayout(o, *vps::ParseLayout(spec)).ok()) << spec;
   }
@@ -289,6 +415,11 @@ TEST(CheckLayoutTest, RefusesDegreesThatDoNotDivideTheGlobalBatch) {
   }
   EXPECT_THAT(CheckLayout(o, *vps::ParseLayout("dp=4")).message(),
               HasSubstr("1.5 for each dp position"));
+  EXPECT_THAT(CheckLayout(o, *vps::ParseLayout("dp=5")).message(),
+              HasSubstr("1.2 for each dp position"));
+  o.micro_batch = 3;  // an explicit new micro-batch makes DP4 fit; the global batch stays
+  EXPECT_TRUE(CheckLayout(o, *vps::ParseLayout("dp=4")).ok());
+  EXPECT_EQ(o.global_batch, 12);
   EXPECT_FALSE(CheckLayout(o, *vps::ParseLayout("tp=3")).ok());  // 2 KV heads
   EXPECT_FALSE(CheckLayout(o, *vps::ParseLayout("pp=4")).ok());  // 3 layers
 }
