@@ -15,10 +15,8 @@ Result<std::shared_ptr<const planner::Plan>> DirectPlan(const planner::PlanReque
 
 }  // namespace
 
-Result<std::optional<ProgramFigures>> FiguresOf(const planner::PlanRequest& request,
-                                                const planner::Plan& plan, engine::Mode mode,
-                                                std::optional<ByteCount> budget) {
-  if (plan.totals.derived_bytes > 0) return std::optional<ProgramFigures>();
+Result<ProgramFigures> FiguresOf(const planner::PlanRequest& request, const planner::Plan& plan,
+                                 engine::Mode mode, std::optional<ByteCount> budget) {
   std::shared_ptr<const planner::Plan> direct;
   if (!engine::CanCompile(plan)) {
     DT_ASSIGN_OR_RETURN(direct, DirectPlan(request, plan));
@@ -29,13 +27,13 @@ Result<std::optional<ProgramFigures>> FiguresOf(const planner::PlanRequest& requ
   DT_ASSIGN_OR_RETURN(const engine::SimulationReport simulated,
                       engine::Simulate(programs.programs, request.topology,
                                        engine::SimulationOptionsOf(request.topology)));
-  return std::optional(ProgramFigures{.relayed = compiled.totals.relayed_bytes > 0,
-                                      .messages = programs.messages,
-                                      .phases = programs.phases,
-                                      .peak_extra_bytes = programs.peak_extra_bytes,
-                                      .peak_rank = programs.peak_rank,
-                                      .cross_node_bytes = compiled.totals.cross_node_bytes,
-                                      .predicted_seconds = simulated.seconds});
+  return ProgramFigures{.relayed = compiled.totals.relayed_bytes > 0,
+                        .messages = programs.messages,
+                        .phases = programs.phases,
+                        .peak_extra_bytes = programs.peak_extra_bytes,
+                        .peak_rank = programs.peak_rank,
+                        .cross_node_bytes = compiled.totals.cross_node_bytes,
+                        .predicted_seconds = simulated.seconds};
 }
 
 }  // namespace dynatrain::apps

@@ -20,11 +20,10 @@ struct ProgramFigures {
 };
 
 // Compiles and simulates the programs of all ranks. Where programs cannot relay, those of the same
-// roles without relays. None if parameters are derived, which no program does. kResourceExhausted
-// if no number of phases fits `budget`.
-Result<std::optional<ProgramFigures>> FiguresOf(const planner::PlanRequest& request,
-                                                const planner::Plan& plan, engine::Mode mode,
-                                                std::optional<ByteCount> budget);
+// roles without relays. The time to compute derived parameters is not in it. kResourceExhausted if
+// no number of phases fits `budget`.
+Result<ProgramFigures> FiguresOf(const planner::PlanRequest& request, const planner::Plan& plan,
+                                 engine::Mode mode, std::optional<ByteCount> budget);
 
 }  // namespace dynatrain::apps
 

@@ -61,11 +61,7 @@ std::string NameOfFullest(const std::string& what, const Fullest& fullest) {
 }
 
 std::string ProgramsText(const PlanReport& report) {
-  if (!report.programs) {
-    return report.plan->totals.derived_bytes > 0
-               ? "  programs    none: nothing computes derived parameters yet\n"
-               : "";
-  }
+  if (!report.programs) return "";
   const ProgramFigures& p = *report.programs;
   std::string text = fmt::format(
       "  programs    {} messages in {} {}, predicted {:.4f} s, {} extra memory on rank {}\n",

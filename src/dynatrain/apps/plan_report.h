@@ -18,7 +18,7 @@ struct PlanReport {
   std::shared_ptr<const planner::Plan> plan;
   double planning_seconds = 0;
   engine::Mode mode = engine::Mode::kKeep;
-  std::optional<ProgramFigures> programs;  // none: the engine does not compile such routes
+  std::optional<ProgramFigures> programs;  // none: not asked for
 };
 
 // What a rank is in a layout, on all axes that have a degree: "stage 1, tp 0, dp 2, cp 1, ep 3, etp

@@ -82,14 +82,23 @@ TEST(PlanReport, ABudgetMeansPhasesOrARefusalThatNamesTheLeast) {
   EXPECT_THAT(none.status().message(), AllOf(HasSubstr("rank "), HasSubstr("would do")));
 }
 
-TEST(PlanReport, DerivedParametersHaveNoProgram) {
+TEST(PlanReport, DerivedParametersAreNotSent) {
   Asked asked;
   asked.from = "dp=2,zero=1";
   asked.to = "dp=4";  // every rank takes in the masters, from which it can make the parameters
+  const auto sent = MakeReport(asked);
   asked.derive = true;
-  const auto report = MakeReport(asked);
+  const auto derived = MakeReport(asked);
+  ASSERT_TRUE(sent.ok() && derived.ok());
+  ASSERT_GT(derived->plan->totals.derived_bytes, 0);
+  EXPECT_LT(derived->programs->predicted_seconds, sent->programs->predicted_seconds);
+  EXPECT_EQ(ReportAsJson(*derived)["derived_bytes"], derived->plan->totals.derived_bytes);
+}
+
+TEST(PlanReport, FiguresThatAreNotAskedForAreNull) {
+  auto report = MakeReport({});
   ASSERT_TRUE(report.ok());
-  ASSERT_GT(report->plan->totals.derived_bytes, 0);
+  report->programs.reset();
   const nlohmann::json json = ReportAsJson(*report);
   for (const char* key : {"messages", "phases", "peak_extra_bytes", "predicted_seconds"}) {
     EXPECT_TRUE(json.at(key).is_null()) << key;

@@ -25,39 +25,45 @@ Result<PlanPrograms> CompileAll(const Plan& plan, const Topology& topology,
   return all;
 }
 
-// What the ranks agree on by one reduction after another, until all fit.
-Result<int32_t> AgreedPhases(const Plan& plan, const Topology& topology, CompileOptions options,
-                             ByteCount budget) {
-  while (true) {
-    int32_t most = options.phases;
-    for (const planner::Route& route : plan.routes) {
-      DT_ASSIGN_OR_RETURN(
-          const int32_t phases,
-          FewestPhases(route, *plan.from_map, *plan.to_map, topology, plan.ranks, options, budget));
-      most = std::max(most, phases);
+// 1, 2, 3, 4, 6, 8, 12, 16 ..., as FewestPhases tries them.
+int32_t MorePhases(int32_t phases) {
+  const bool power = (phases & (phases - 1)) == 0;
+  return phases + std::max(1, power ? phases / 2 : phases / 3);
+}
+
+// The phases that the ranks agree on by reductions: the fewest with which all of them fit.
+Result<PlanPrograms> CompileWithin(const Plan& plan, const Topology& topology,
+                                   CompileOptions options, ByteCount budget) {
+  constexpr int32_t kMostPhases = 1024;
+  constexpr int kMostInVain = 4;
+  ByteCount least = INT64_MAX;
+  RankId neediest = -1;
+  for (int in_vain = 0; options.phases <= kMostPhases && in_vain < kMostInVain; ++in_vain) {
+    DT_ASSIGN_OR_RETURN(PlanPrograms all, CompileAll(plan, topology, options));
+    if (all.peak_extra_bytes <= budget) return all;
+    if (all.peak_extra_bytes < least) {
+      least = all.peak_extra_bytes;
+      neediest = all.peak_rank;
+      in_vain = -1;
     }
-    if (most == options.phases) return most;
-    options.phases = most;
+    options.phases = MorePhases(options.phases);
   }
+  return ResourceExhausted(
+      "{} bytes of extra memory are not enough for this switch; {} bytes would do, for rank {}",
+      budget, least, neediest);
 }
 
 }  // namespace
 
-bool CanCompile(const Plan& plan) {
-  return plan.totals.relayed_bytes == 0 && plan.totals.derived_bytes == 0;
-}
+bool CanCompile(const Plan& plan) { return plan.totals.relayed_bytes == 0; }
 
 Result<PlanPrograms> CompilePlan(const Plan& plan, const Topology& topology,
                                  const CompileOptions& options, std::optional<ByteCount> budget) {
   if (!CanCompile(plan)) {
-    return InvalidArgument("programs cannot carry out {} relayed and {} derived bytes",
-                           plan.totals.relayed_bytes, plan.totals.derived_bytes);
+    return InvalidArgument("programs cannot carry out {} relayed bytes", plan.totals.relayed_bytes);
   }
-  CompileOptions agreed = options;
-  if (budget) {
-    DT_ASSIGN_OR_RETURN(agreed.phases, AgreedPhases(plan, topology, options, *budget));
-  }
-  return CompileAll(plan, topology, agreed);
+  if (budget) return CompileWithin(plan, topology, options, *budget);
+  return CompileAll(plan, topology, options);
 }
 
 SimulationOptions SimulationOptionsOf(const Topology& topology, Verify verify) {
