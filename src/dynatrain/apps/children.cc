@@ -85,12 +85,11 @@ std::string Children::Exit::Describe() const {
 }
 
 Result<std::unique_ptr<Children>> Children::Spawn(
-    RankId first, int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
+    int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
     const std::string& config, const std::string& log_directory) {
   std::unique_ptr<Children> children(new Children);
   children->children_.resize(static_cast<size_t>(count));
-  children->first_ = first;
-  for (RankId rank = first; rank < first + count; ++rank) {
+  for (RankId rank = 0; rank < count; ++rank) {
     DT_RETURN_IF_ERROR(children->SpawnOne(rank, arguments(rank), config,
                                           fmt::format("{}/rank-{}.log", log_directory, rank)));
   }
@@ -123,7 +122,7 @@ Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments
   std::vector<char*> argv;
   for (std::string& argument : owned) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  Child& child = ChildOf(rank);
+  Child& child = children_[static_cast<size_t>(rank)];
   const int error =
       ::posix_spawn(&child.pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -151,12 +150,12 @@ void Children::Poll(Duration timeout,
   const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(
       fds.empty() ? std::min(timeout, kReapInterval) : timeout);
   ::poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
-  for (size_t i = 0; i < children_.size(); ++i) Drain(first_ + static_cast<RankId>(i), on_line);
+  for (size_t i = 0; i < children_.size(); ++i) Drain(static_cast<RankId>(i), on_line);
   ReapAll(on_line, on_exit);
 }
 
 void Children::Drain(RankId rank, const std::function<void(RankId, const std::string&)>& on_line) {
-  Child& child = ChildOf(rank);
+  Child& child = children_[static_cast<size_t>(rank)];
   std::array<char, 4096> chunk{};
   while (child.events_fd >= 0) {
     const ssize_t count = ::read(child.events_fd, chunk.data(), chunk.size());
@@ -182,7 +181,7 @@ void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on
     Child& child = children_[i];
     int status = 0;
     if (child.pid < 0 || ::waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
-    const Exit exit{first_ + static_cast<RankId>(i), child.pid, status};
+    const Exit exit{static_cast<RankId>(i), child.pid, status};
     child.pid = -1;
     Drain(exit.rank, on_line);
     on_exit(exit);

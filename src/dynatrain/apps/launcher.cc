@@ -1,10 +1,14 @@
 #include "dynatrain/apps/launcher.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -16,9 +20,7 @@
 
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_setup.h"
-#include "dynatrain/apps/log_directory.h"
 #include "dynatrain/apps/progress.h"
-#include "dynatrain/apps/signals.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
@@ -28,15 +30,62 @@ namespace dynatrain::apps {
 namespace {
 
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(100);
 constexpr Duration kStoreTimeout = std::chrono::seconds(20);
 // After a first failure: how long to look for its cause before everything is ended.
 constexpr Duration kBlameWindow = std::chrono::milliseconds(700);
 constexpr Duration kTerminateGrace = std::chrono::seconds(2);
-// How long other launchers get to end their ranks.
-constexpr Duration kLeaveTimeout = std::chrono::seconds(5);
 constexpr Duration kStopReminder = std::chrono::seconds(1);
+
+std::atomic<int> received_signal{0};
+std::atomic<int> received_signals{0};
+void OnSignal(int number) {
+  received_signal = number;
+  ++received_signals;
+}
+
+void HandleSignals() {
+  struct sigaction action{};
+  action.sa_handler = OnSignal;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(kStopSignal, SIG_IGN);  // inherited by ranks, which handle it once they can
+}
+
+// A directory for the ranks' logs; a temporary one is removed unless kept.
+class LogDirectory {
+ public:
+  static Result<std::unique_ptr<LogDirectory>> Make(const std::string& wanted) {
+    std::error_code error;
+    if (!wanted.empty()) {
+      fs::create_directories(wanted, error);
+      if (error)
+        return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
+      return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
+    }
+    std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      return Unavailable("cannot make a temporary directory for logs; give --log-dir DIR");
+    }
+    return std::make_unique<LogDirectory>(name, /*temporary=*/true);
+  }
+  LogDirectory(std::string path, bool temporary) : path_(std::move(path)), temporary_(temporary) {}
+  LogDirectory(const LogDirectory&) = delete;
+  LogDirectory& operator=(const LogDirectory&) = delete;
+  ~LogDirectory() {
+    std::error_code ignored;
+    if (temporary_) fs::remove_all(path_, ignored);
+  }
+  void Keep() { temporary_ = false; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_;
+};
 
 // Where --json lines go.
 class JsonSink {
@@ -123,14 +172,13 @@ class Job {
     Status status = Start();
     if (status.ok()) status = Follow();
     if (!status.ok() && children_) children_->Terminate(kTerminateGrace);
-    if (!status.ok() && link_) link_->EndOthers(status, kLeaveTimeout);
     control_.reset();
     progress_.End();
     const std::lock_guard lock(mutex_);
     ReportUndone(status);
     if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
     if (status.ok()) return sink_.status();
-    if (StopSignal() == 0 && children_) {
+    if (received_signal == 0 && children_) {
       logs_->Keep();
       progress_.Note(fmt::format("the ranks' logs are in {}", logs_->path()));
     }
@@ -161,8 +209,6 @@ class Job {
   std::unique_ptr<LogDirectory> logs_;
   Progress progress_;
   std::unique_ptr<bridge::StoreServer> store_server_;
-  std::unique_ptr<elastic::Store> link_store_;
-  std::unique_ptr<NodeLink> link_;
   std::unique_ptr<Children> children_;
   Blame blame_;
   std::optional<TimePoint> told_to_stop_;
@@ -181,15 +227,9 @@ class Job {
 };
 
 Status Job::Start() {
-  NodeOptions node = options_.node;
-  if (node.serves_store) {
-    DT_ASSIGN_OR_RETURN(store_server_, bridge::StoreServer::Start(node.listen));
-    node.store.port = store_server_->address().port;
-  }
-  DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(node.store, kStoreTimeout));
-  DT_ASSIGN_OR_RETURN(link_store_, store_->Clone());
-  link_ = std::make_unique<NodeLink>(link_store_.get(), node);
-  DT_RETURN_IF_ERROR(link_->ShareConfig(options_.config));
+  DT_ASSIGN_OR_RETURN(store_server_, bridge::StoreServer::Start({"127.0.0.1", 0}));
+  const bridge::StoreAddress address = store_server_->address();
+  DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(address, kStoreTimeout));
   layout_ = options_.config.layout;
   if (options_.control) {
     ControlHandlers handlers{
@@ -201,7 +241,17 @@ Status Job::Start() {
         fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }
   if (!options_.note.empty()) progress_.Note(options_.note);
-  DT_ASSIGN_OR_RETURN(children_, SpawnRanks(node, options_.config, logs_->path()));
+  const auto arguments = [&](RankId rank) {
+    return std::vector<std::string>{"rank",
+                                    "--rank",
+                                    std::to_string(rank),
+                                    "--store",
+                                    fmt::format("{}:{}", address.host, address.port),
+                                    "--launcher",
+                                    std::to_string(::getpid())};
+  };
+  DT_ASSIGN_OR_RETURN(children_, Children::Spawn(options_.config.num_ranks, arguments,
+                                                 options_.config.ToJson(), logs_->path()));
   return {};
 }
 
@@ -210,20 +260,19 @@ Status Job::Follow() {
   const auto on_exit = [this](const Children::Exit& exit) {
     if (exit.failed()) blame_.AddExit(exit);
   };
-  while ((children_->any_running() || !link_->all_left()) && !blame_.settled()) {
+  while (children_->any_running() && !blame_.settled()) {
     if (AskedToLeave()) {
-      return Aborted("stopped by signal {} after step {}; {}", StopSignal(),
+      return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
                      last_step_.value("step", 0), SavedSoFar());
     }
     children_->Poll(kPollInterval, on_line, on_exit);
-    DT_RETURN_IF_ERROR(link_->Pull(on_line));
   }
   if (blame_.any()) {
     const Result<vps::Layout> layout = vps::ParseLayout(layout_);
     return blame_.verdict(layout.ok() ? layout->Ranks() : std::vector<RankId>());
   }
-  if (StopSignal() != 0) {
-    return Aborted("stopped by signal {} after step {}; {}", StopSignal(),
+  if (received_signal != 0) {
+    return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
                    last_step_.value("step", 0), SavedSoFar());
   }
   if (!save_failure_.empty()) {
@@ -236,8 +285,8 @@ Status Job::Follow() {
 // Whether to end everything now. With a directory for checkpoints the first signal lets the ranks
 // end the step and save; they are told again until they end, for one may still be starting.
 bool Job::AskedToLeave() {
-  if (StopSignals() == 0) return false;
-  if (options_.config.save.empty() || StopSignals() > 1) return true;
+  if (received_signals == 0) return false;
+  if (options_.config.save.empty() || received_signals > 1) return true;
   const TimePoint now = MonotonicClock().Now();
   if (!told_to_stop_)
     progress_.Note("stopping after this step, then saving; a second signal stops at once");
@@ -265,10 +314,6 @@ void Job::OnEvent(RankId rank, const std::string& line) {
 
 void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event) {
   const auto name = event.at("event").get<std::string>();
-  if (name == "exit") {  // of a rank that another launcher started
-    blame_.AddExit({rank, event.value("pid", 0), event.value("wait_status", 1)});
-    return;
-  }
   if (name == "error") {
     blame_.AddError(rank, event.value("message", "unknown"));
     return;
@@ -384,8 +429,10 @@ json Job::StatusJson() {
 
 }  // namespace
 
+int StopSignal() { return received_signal; }
+
 Status Launch(const LaunchOptions& options) {
-  NoticeSignals();
+  HandleSignals();
   bridge::SilenceTorchLog();
   DT_ASSIGN_OR_RETURN(JsonSink sink, JsonSink::Open(options.json));
   DT_ASSIGN_OR_RETURN(auto logs, LogDirectory::Make(options.log_directory));

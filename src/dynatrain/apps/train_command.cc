@@ -11,9 +11,7 @@
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/memory_need.h"
-#include "dynatrain/apps/nodes.h"
 #include "dynatrain/apps/resume_check.h"
-#include "dynatrain/apps/signals.h"
 #include "dynatrain/base/text.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
@@ -31,8 +29,6 @@ struct TrainFlags {
   std::vector<std::string> switches;
   std::string mode = "keep";
   std::string transport = "gloo";
-  std::string interface;
-  std::string host;
   std::string control;
   std::string json;
   std::string log_directory;
@@ -53,12 +49,7 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
       ->required();
   app.add_option("--stop-after", config.stop_after, "end this run after an earlier step");
   app.add_option("--nproc", flags->nproc,
-                 "rank processes to start here (default: as many as the layouts need; with several "
-                 "launchers, 1 for each)");
-  app.add_option("--interface", flags->interface,
-                 "network interface on which this node's ranks listen (default: lo; with several "
-                 "launchers, the one that leads to MASTER_ADDR)");
-  app.add_option("--host", flags->host, "address of this machine instead of an interface");
+                 "rank processes to start (default: as many as the layouts need)");
   app.add_option("--switch", flags->switches,
                  "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
   app.add_flag("--exact-switches", config.exact_switches,
@@ -131,13 +122,12 @@ Result<uint64_t> ParseSeed(const std::string& text) {
 }
 
 // The number of processes that all layouts together need, or the number asked for.
-Result<int32_t> NumRanks(const TrainFlags& flags, int32_t launchers) {
+Result<int32_t> NumRanks(const TrainFlags& flags) {
   if (flags.nproc && (*flags.nproc < 1 || *flags.nproc > kMaxRanks)) {
-    return InvalidArgument("--nproc {}: give a number of 1 to {}; so many can start on a machine",
+    return InvalidArgument("--nproc {}: give a number of 1 to {}; all ranks start on this machine",
                            *flags.nproc, kMaxRanks);
   }
-  if (flags.nproc) return *flags.nproc * launchers;
-  if (launchers > 1) return launchers;
+  if (flags.nproc) return *flags.nproc;
   std::vector<std::string> specs = {flags.config.layout};
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
   int32_t needed = 1;
@@ -196,8 +186,6 @@ void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_s
 Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
   DT_RETURN_IF_ERROR(CheckChoices(flags));
-  DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host));
-  if (!node.first()) return LaunchFurther(node, flags.log_directory);
   DT_RETURN_IF_ERROR(CheckUtf8(config));
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
@@ -205,7 +193,7 @@ Status Train(TrainFlags& flags) {
   }
   std::ranges::stable_sort(config.switches, {}, &ScheduledSwitch::step);
   DT_ASSIGN_OR_RETURN(config.seed, ParseSeed(flags.seed));
-  DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags, node.count));
+  DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags));
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config));
   DT_ASSIGN_OR_RETURN(const vps::Layout first, setup.CheckedLayout(config.layout));
   config.layout = first.ToString();
@@ -244,8 +232,7 @@ Status Train(TrainFlags& flags) {
                        .control = {},
                        .json = {},
                        .log_directory = flags.log_directory,
-                       .note = memory,
-                       .node = node};
+                       .note = memory};
   if (!flags.control.empty()) {
     DT_ASSIGN_OR_RETURN(launch.control, ParseAddress(flags.control));
   }
