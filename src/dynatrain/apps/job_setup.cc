@@ -44,7 +44,6 @@ Status CheckNumbers(const JobConfig& config) {
                            kLongestStepSeconds);
   }
   DT_RETURN_IF_ERROR(ParseFill(config.fill).status());
-  DT_RETURN_IF_ERROR(engine::ParseMode(config.mode).status());
   return engine::ParseVerify(config.verify).status();
 }
 

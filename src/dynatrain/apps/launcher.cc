@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -18,7 +20,6 @@
 
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_setup.h"
-#include "dynatrain/apps/log_directory.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
@@ -29,6 +30,7 @@ namespace dynatrain::apps {
 namespace {
 
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(100);
 constexpr Duration kStoreTimeout = std::chrono::seconds(20);
@@ -52,6 +54,38 @@ void HandleSignals() {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(kStopSignal, SIG_IGN);  // inherited by ranks, which handle it once they can
 }
+
+// A directory for the ranks' logs; a temporary one is removed unless kept.
+class LogDirectory {
+ public:
+  static Result<std::unique_ptr<LogDirectory>> Make(const std::string& wanted) {
+    std::error_code error;
+    if (!wanted.empty()) {
+      fs::create_directories(wanted, error);
+      if (error)
+        return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
+      return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
+    }
+    std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      return Unavailable("cannot make a temporary directory for logs; give --log-dir DIR");
+    }
+    return std::make_unique<LogDirectory>(name, /*temporary=*/true);
+  }
+  LogDirectory(std::string path, bool temporary) : path_(std::move(path)), temporary_(temporary) {}
+  LogDirectory(const LogDirectory&) = delete;
+  LogDirectory& operator=(const LogDirectory&) = delete;
+  ~LogDirectory() {
+    std::error_code ignored;
+    if (temporary_) fs::remove_all(path_, ignored);
+  }
+  void Keep() { temporary_ = false; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_;
+};
 
 // Where --json lines go.
 class JsonSink {
@@ -331,9 +365,6 @@ void Job::OnSwitch(const std::string& line) {
                                report->step, report->from, report->to,
                                FormatSeconds(report->pause_seconds),
                                FormatBytes(report->moved_bytes)));
-  } else if (report->outcome == elastic::Outcome::kLost) {
-    progress_.Note(
-        fmt::format("switch {} to {} is lost: {}", report->id, report->to, report->reason));
   } else {
     progress_.Note(fmt::format("switch {} to {} was not made, the layout stays {}: {}", report->id,
                                report->to, report->from, report->reason));

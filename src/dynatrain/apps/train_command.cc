@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/directory_lock.h"
 #include "dynatrain/apps/job_setup.h"
@@ -28,7 +27,7 @@ struct TrainFlags {
   std::optional<int32_t> nproc;  // none: as many as the layouts need
   std::string seed = "1";
   std::vector<std::string> switches;
-  std::string budget;
+  std::string mode = "keep";
   std::string transport = "gloo";
   std::string control;
   std::string json;
@@ -73,12 +72,8 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
   app.add_flag("--derive", config.derive,
                "switches compute bf16 parameters from their masters where a rank has those, "
                "instead of moving them");
-  app.add_option("--mode", config.mode,
-                 "of switches: keep (the old state stays until commit) or stream (it goes phase by "
-                 "phase: little extra memory, no way back)")
+  app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")
       ->capture_default_str();
-  app.add_option("--budget", flags->budget,
-                 "most extra memory of a rank in a switch, such as 64MiB (default: no limit)");
   app.add_option("--verify", config.verify, "of switches: off, moved or full")
       ->capture_default_str();
   app.add_option("--transport", flags->transport, "of switches: gloo")->capture_default_str();
@@ -108,6 +103,9 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
 
 // What the design has and this version has not is refused by name rather than ignored.
 Status CheckChoices(const TrainFlags& flags) {
+  if (flags.mode != "keep") {
+    return InvalidArgument("--mode {}: this version switches in mode keep only", flags.mode);
+  }
   if (flags.transport != "gloo") {
     return InvalidArgument("--transport {}: this version moves state over gloo only",
                            flags.transport);
@@ -189,9 +187,6 @@ Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
   DT_RETURN_IF_ERROR(CheckChoices(flags));
   DT_RETURN_IF_ERROR(CheckUtf8(config));
-  if (!flags.budget.empty()) {
-    DT_ASSIGN_OR_RETURN(config.budget, ParseBytes("--budget", flags.budget));
-  }
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));

@@ -17,12 +17,11 @@ double FirstStepExcess(const std::vector<double>& steps) {
 }
 
 Status DeleteKeys(Store& store, int64_t id, const std::vector<RankId>& participants) {
-  for (const std::string_view name : {"move_before", "job_state", "moving"}) {
+  for (const std::string_view name : {"move_before", "job_state"}) {
     DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name)));
   }
   for (const RankId rank : participants) {
-    for (const std::string_view name :
-         {"fits", "planned", "prepared", "verified", "remains", "report"}) {
+    for (const std::string_view name : {"planned", "prepared", "verified", "report"}) {
       DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name, rank)));
     }
   }

@@ -62,12 +62,7 @@ TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
 }
 
 Message Of(int32_t round) {
-  Message message{};
-  message.peer = round;
-  message.round = round;
-  message.tag = static_cast<transport::Tag>(round * 4);
-  message.bytes = 8;
-  return message;
+  return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false};
 }
 
 // Follows a list of actions: what is in flight, by (sending, slot).
@@ -89,7 +84,7 @@ struct Follower {
       }
     }
     if (action.kind == Action::Kind::kCopies) ++copies;
-    if (action.kind == Action::Kind::kReceived) {
+    if (action.kind == Action::Kind::kVerify) {
       EXPECT_EQ(action.phase, verified++);
       EXPECT_EQ(unfinished[action.phase], 0) << "verified before everything came";
     }
@@ -134,7 +129,7 @@ TEST(Order, StreamedPhasesDoNotOverlap) {
   EXPECT_EQ(kinds,
             (std::vector<Kind>{Kind::kTake, Kind::kPostReceive, Kind::kPostReceive, Kind::kPostSend,
                                Kind::kCopies, Kind::kFinishReceive, Kind::kFinishReceive,
-                               Kind::kFinishSend, Kind::kReceived, Kind::kPostAckSend,
+                               Kind::kFinishSend, Kind::kVerify, Kind::kPostAckSend,
                                Kind::kPostAckReceive, Kind::kPostAckSend, Kind::kFinishAckSend,
                                Kind::kFinishAckReceive, Kind::kFinishAckSend, Kind::kRelease}));
 }
