@@ -194,6 +194,7 @@ class Job {
   void OnParsedEvent(RankId rank, const std::string& line, const json& event);
   void OnStep(const json& event);
   void OnSwitch(const std::string& line);
+  bool WasCommitted(int64_t id);
   void ReportUndone(const Status& job);
   Result<int64_t> RequestSwitch(const std::string& spec);
   Result<json> SwitchState(int64_t id);
@@ -219,7 +220,8 @@ class Job {
   std::mutex mutex_;  // guards what follows: also used by the control server's threads
   std::unique_ptr<elastic::Store> store_;
   json last_step_ = json::object();
-  std::string layout_;
+  std::string layout_, previous_layout_;
+  int64_t last_old_step_ = 0;  // in previous_layout_
   std::map<int64_t, elastic::SwitchReport> reports_;
   std::map<int64_t, elastic::SwitchRequest> requests_;
 
@@ -347,7 +349,11 @@ void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event)
 
 void Job::OnStep(const json& event) {
   last_step_ = event;
-  layout_ = event.value("layout", layout_);
+  const std::string layout = event.value("layout", layout_);
+  if (layout != layout_) {
+    previous_layout_ = std::exchange(layout_, layout);
+    last_old_step_ = event.value("step", int64_t{1}) - 1;
+  }
   const double seconds = event.value("seconds", 0.0);
   const double rate = seconds > 0 ? event.value("tokens", 0.0) / seconds : 0;
   progress_.Step(event.value("step", int64_t{0}), event.value("loss", 0.0), rate, layout_);
@@ -360,7 +366,10 @@ void Job::OnSwitch(const std::string& line) {
     return;
   }
   reports_[report->id] = *report;
-  if (report->outcome == elastic::Outcome::kCommitted) {
+  if (report->outcome == elastic::Outcome::kCommitted && !report->reason.empty()) {
+    progress_.Note(fmt::format("switch {} after step {}: {} -> {}; {}", report->id, report->step,
+                               report->from, report->to, report->reason));
+  } else if (report->outcome == elastic::Outcome::kCommitted) {
     progress_.Note(fmt::format("switch {} after step {}: {} -> {}, pause {}, moved {}", report->id,
                                report->step, report->from, report->to,
                                FormatSeconds(report->pause_seconds),
@@ -371,7 +380,14 @@ void Job::OnSwitch(const std::string& line) {
   }
 }
 
-// What was asked for and never carried out is told like any other outcome.
+// Whether the switch was made, as far as the store still tells.
+bool Job::WasCommitted(int64_t id) {
+  const Result<std::optional<std::string>> decision =
+      store_->TryGet(elastic::SwitchKey(id, "decision"));
+  return decision.ok() && decision->has_value() && elastic::Decision::FromText(**decision).commit;
+}
+
+// What was asked for and not reported is told like any other outcome.
 void Job::ReportUndone(const Status& job) {
   for (const auto& [id, request] : requests_) {
     if (reports_.contains(id)) continue;
@@ -381,8 +397,17 @@ void Job::ReportUndone(const Status& job) {
     report.requested_step = request.requested_step;
     report.from = layout_;
     report.to = request.spec;
-    report.reason =
-        job.ok() ? "the job ended before all ranks were prepared" : "the job was ended first";
+    if (WasCommitted(id)) {
+      report.outcome = elastic::Outcome::kCommitted;
+      if (layout_ == request.spec) {
+        report.from = previous_layout_;
+        report.step = last_old_step_;
+      }
+      report.reason = "the job ended before its costs were told";
+    } else {
+      report.reason =
+          job.ok() ? "the job ended before all ranks were prepared" : "the job was ended first";
+    }
     json line = json::parse(report.ToJson());
     line["event"] = "switch";
     line["t"] = ToSeconds(MonotonicClock().Now());

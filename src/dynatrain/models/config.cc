@@ -130,13 +130,22 @@ void ExpectOnly(Reader* reader, const char* key, int64_t value) {
   }
 }
 
+// A number of experts.
+int32_t ExpertCount(Reader* reader, const char* key) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  const int64_t count = reader->Count(key);
+  if (count > kMost) {
+    reader->Fail(InvalidArgument("key '{}' is {}; right is 1 to {}", key, count, kMost));
+  }
+  return static_cast<int32_t>(std::min(count, kMost));
+}
+
 ModelConfig ReadQwen3(Reader* reader, bool moe) {
   ModelConfig config = ReadLlama(reader);
   config.qk_norm = true;
   if (!moe) return config;
-  config.experts = static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts"), 1 << 20));
-  config.experts_per_token =
-      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.experts = ExpertCount(reader, "num_experts");
+  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
   config.moe_ffn = reader->Count("moe_intermediate_size");
   ExpectOnly(reader, "decoder_sparse_step", 1);
   const Json* dense = reader->Find("mlp_only_layers");
@@ -148,20 +157,16 @@ ModelConfig ReadQwen3(Reader* reader, bool moe) {
 
 ModelConfig ReadMixtral(Reader* reader) {
   ModelConfig config = ReadLlama(reader);
-  config.experts =
-      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_local_experts"), 1 << 20));
-  config.experts_per_token =
-      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.experts = ExpertCount(reader, "num_local_experts");
+  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
   config.moe_ffn = config.ffn;
   return config;
 }
 
 ModelConfig ReadDeepSeek(Reader* reader, bool v3) {
   ModelConfig config = ReadLlama(reader);
-  config.experts =
-      static_cast<int32_t>(std::min<int64_t>(reader->Count("n_routed_experts"), 1 << 20));
-  config.experts_per_token =
-      static_cast<int32_t>(std::min<int64_t>(reader->Count("num_experts_per_tok"), 1 << 20));
+  config.experts = ExpertCount(reader, "n_routed_experts");
+  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
   config.moe_ffn = reader->Count("moe_intermediate_size");
   const Json* shared = reader->Find("n_shared_experts");
   if (shared != nullptr && *shared != 0) {

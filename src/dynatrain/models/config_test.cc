@@ -90,6 +90,10 @@ TEST(ParseConfig, ReadsExperts) {
           "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8, "num_experts": 4,
           "num_experts_per_tok": 2, "moe_intermediate_size": 4, "mlp_only_layers": [0]})"),
               "key 'mlp_only_layers' is [0]; available is none");
+  EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "hidden_size": 8, "intermediate_size": 8,
+          "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8,
+          "num_experts": 2147483648, "num_experts_per_tok": 2, "moe_intermediate_size": 4})"),
+            "key 'num_experts' is 2147483648; right is 1 to 1048576");
 }
 
 TEST(ParseConfig, RefusesNamingTheKey) {
