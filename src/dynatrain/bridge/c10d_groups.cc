@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/base/check.h"
+#include "dynatrain/bridge/broken_pipe.h"
 #include "dynatrain/bridge/c10d_transport.h"
 #include "dynatrain/bridge/deadline.h"
 #include "dynatrain/bridge/fence.h"
@@ -141,6 +142,7 @@ Result<std::unique_ptr<GlooGroupFactory>> GlooGroupFactory::Make(
     return InvalidArgument(
         "Gloo needs a network interface or an address of this machine, such as lo");
   }
+  IgnoreBrokenPipes();
   const bool by_name = !options.interface.empty();
   const std::string& where = by_name ? options.interface : options.address;
   DT_ASSIGN_OR_RETURN(
