@@ -226,24 +226,26 @@ TEST(C10dTransport, EveryLengthMismatchIsDataLossAtTheReceiver) {
                                                                     {kMiB, kMiB + 1},
                                                                     {5 * kMiB + 3, 5 * kMiB}};
   for (const auto& [sent, expected] : sent_and_expected) {
-    const auto results =
-        RunThreads({0, 1}, {}, [&, sent = sent, expected = expected](Transport& t) -> Status {
-          std::vector<std::byte> data(t.rank() == 0 ? sent : expected);
-          DT_ASSIGN_OR_RETURN(const OpId op,
-                              t.rank() == 0 ? t.Send(1, 3, data) : t.Receive(0, 3, data));
-          return t.Wait(op, t.rank() == 0 ? Duration(milliseconds(200)) : kTimeout);
-        });
+    // They outlive the transports, which may be at them after an error.
+    const std::vector<std::byte> outgoing(sent);
+    std::vector<std::byte> incoming(expected);
+    const auto results = RunThreads({0, 1}, {}, [&](Transport& t) -> Status {
+      DT_ASSIGN_OR_RETURN(const OpId op,
+                          t.rank() == 0 ? t.Send(1, 3, outgoing) : t.Receive(0, 3, incoming));
+      return t.Wait(op, t.rank() == 0 ? Duration(milliseconds(200)) : kTimeout);
+    });
     EXPECT_EQ(results[1].code(), StatusCode::kDataLoss)
         << sent << " " << expected << results[1].ToString();
   }
 }
 
 TEST(C10dTransport, AnEarlierMessageOfTheWrongLengthDoesNotCrashLaterOnes) {
-  const auto results = RunThreads({0, 1}, {}, [](Transport& t) -> Status {
-    std::vector<std::byte> a(t.rank() == 0 ? 3u << 20 : 1u << 20);
-    std::vector<std::byte> b(64);
-    DT_ASSIGN_OR_RETURN(const OpId first, t.rank() == 0 ? t.Send(1, 3, a) : t.Receive(0, 3, a));
-    DT_ASSIGN_OR_RETURN(const OpId second, t.rank() == 0 ? t.Send(1, 3, b) : t.Receive(0, 3, b));
+  const std::vector<std::byte> out_a(3u << 20), out_b(64);
+  std::vector<std::byte> in_a(1u << 20), in_b(64);
+  const auto results = RunThreads({0, 1}, {}, [&](Transport& t) -> Status {
+    const bool sends = t.rank() == 0;
+    DT_ASSIGN_OR_RETURN(const OpId first, sends ? t.Send(1, 3, out_a) : t.Receive(0, 3, in_a));
+    DT_ASSIGN_OR_RETURN(const OpId second, sends ? t.Send(1, 3, out_b) : t.Receive(0, 3, in_b));
     const Status status = t.Wait(second, milliseconds(200));
     static_cast<void>(t.Wait(first, milliseconds(200)).ok());
     return status;

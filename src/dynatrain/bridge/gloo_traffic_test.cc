@@ -190,9 +190,9 @@ TEST(TrafficOfTest, HasEverySortOfPair) {
 }
 
 // Both sides of a message whose lengths differ: each ends with an error, and as a process by itself.
-// The receiver is told at once; the sender when it next hears from a receiver that gave up.
-Status Mismatched(Transport& t, int64_t sent, int64_t expected) {
-  Bytes data(static_cast<size_t>(t.rank() == 0 ? sent : expected)), answer(8);
+// The receiver is told at once; the sender when it next hears from a receiver that gave up. The
+// buffers outlive `t`, which may still be reading and writing them after an error.
+Status Mismatched(Transport& t, Bytes& data, Bytes& answer) {
   if (t.rank() == 1) {
     DT_ASSIGN_OR_RETURN(const OpId op, t.Receive(0, 3, data));
     DT_RETURN_IF_ERROR(t.Wait(op, kMismatchTimeout));
@@ -218,11 +218,12 @@ int Mismatch(const ChildArgs& child) {
   int wrong = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const auto [sent, expected] = lengths[i];
+    Bytes data(static_cast<size_t>(child.rank == 0 ? sent : expected)), answer(8);
     Status status;
     {
       const auto t =
           factory->MakeTransport(fmt::format("{}", i), {0, 1}, {1 - child.rank}, kTimeout).value();
-      status = Mismatched(*t, sent, expected);
+      status = Mismatched(*t, data, answer);
     }
     std::printf("%ld sent, %ld expected: %s\n", static_cast<long>(sent),
                 static_cast<long>(expected), status.ToString().c_str());
