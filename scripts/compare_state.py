@@ -294,7 +294,8 @@ def make_replica_stale(dump, rng):
                   if name.startswith("param/") and len(holders := logical.holders_of(0)) > 1]
     tensor, holders = replicated[int(rng.integers(len(replicated)))]
     at, run = buffer_of(dump, holders[-1], lambda r: r.tensor == tensor and r.logical == 0)
-    stale = dump.tensors[tensor].bits[:run.count].view(np.float32) * np.float32(1.0009765625)
+    # At least one step between neighbouring numbers of bf16, which has 8 significant bits.
+    stale = dump.tensors[tensor].bits[:run.count].view(np.float32) * np.float32(1 + 2**-7)
     patch(dump.rank_path(holders[-1]), at, dump.raw(tensor, stale.view(np.uint32)))
     return f"{tensor} on rank {holders[-1]} as it was some steps ago, {run.count} elements"
 

@@ -39,26 +39,30 @@ UNUSUAL_LAYOUTS = [
 
 
 def write_safetensors(path, tensors):
+    """fp32 values, and bf16 ones as 16-bit words."""
     header, end = {}, 0
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [end, end + values.nbytes]}
+        dtype = "F32" if values.dtype == np.float32 else "BF16"
+        header[name] = {"dtype": dtype, "shape": [len(values)], "data_offsets": [end, end + values.nbytes]}
         end += values.nbytes
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(v.tobytes() for v in tensors.values()))
 
 
-def write_dump(directory, spec, state):
-    """What a job in layout `spec` with this logical state would dump."""
+def write_dump(directory, spec, state, dtype="fp32"):
+    """What a job in layout `spec` with this logical state, as fp32 values, would dump."""
     directory.mkdir(parents=True)
-    about = {"spec": spec, "step": 7, "model": MICRO_LLAMA, "num_ranks": 8}
+    about = {"spec": spec, "step": 7, "model": MICRO_LLAMA, "num_ranks": 8, "dtype": dtype}
     (directory / "layout.json").write_text(json.dumps(about))
     parameters = geometry.llama_parameters(MICRO_LLAMA)
-    for rank, buffers in geometry.place(parameters, geometry.parse_layout(spec)).items():
+    for rank, buffers in geometry.place(parameters, geometry.parse_layout(spec), geometry.KINDS_OF[dtype]).items():
         tensors = {}
         for buffer in buffers:
             values = np.zeros(buffer.elems, np.float32)
             for run in buffer.runs:
                 values[run.offset:run.offset + run.count] = state[run.tensor][run.logical:run.logical + run.count]
+            if geometry.elem_bytes(buffer.kind, dtype) == 2:
+                values = (values.view(np.uint32) >> 16).astype(np.uint16)
             tensors[f"{buffer.kind}/{buffer.bucket}-{buffer.index}[0/1]"] = values
         write_safetensors(directory / f"rank-{rank}.safetensors", tensors)
 
@@ -127,6 +131,22 @@ class Comparison(unittest.TestCase):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             found = compare_state.self_test(self.root, self.seed)
+        self.assertEqual(list(found.values()), [True] * 3, said.getvalue())
+
+    def test_planted_faults_are_found_in_bf16(self):
+        rng = np.random.default_rng(self.seed)
+        kinds = geometry.KINDS_OF["bf16"]
+        state = {f"{kind}/{p.name}": rng.standard_normal(p.elems, np.float32)
+                 for kind in kinds if kind != "param" for p in geometry.llama_parameters(MICRO_LLAMA)}
+        state |= {name.replace("master/", "param/"): compare_state.round_to_bf16(values.view(np.uint32)).view(np.float32)
+                  for name, values in state.items() if name.startswith("master/")}
+        root = self.root.parent / "bf16"
+        for when, spec in (("before", "dp=1"), ("after", "tp=2,dp=2,zero=1")):
+            write_dump(root / f"switch-1-{when}", spec, state, "bf16")
+        self.assertEqual(compare_state.compare_switch(root, 1).problems, [], f"seed {self.seed}")
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            found = compare_state.self_test(root, self.seed)
         self.assertEqual(list(found.values()), [True] * 3, said.getvalue())
 
     def test_a_fault_that_is_not_found_is_told(self):
