@@ -4,6 +4,9 @@
 #include <iterator>
 #include <utility>
 
+#include <fmt/ranges.h>
+
+#include "dynatrain/elastic/switch_progress.h"
 #include "dynatrain/elastic/switch_votes.h"
 
 namespace dynatrain::elastic {
@@ -95,6 +98,19 @@ Result<std::string> SwitchParticipant::AwaitValue(Store& store, const std::strin
   }
   if (stopping_) return Aborted("rank {} leaves the job", context_.rank);
   return DeadlineExceeded("no {} within the deadline", what);
+}
+
+Result<std::string> SwitchParticipant::AwaitVote(Store& store, std::string_view name, RankId rank,
+                                                 TimePoint deadline) {
+  Result<std::string> vote = AwaitValue(store, Key(name, rank), deadline, name);
+  if (vote.ok() || vote.status().code() != StatusCode::kDeadlineExceeded) return vote;
+  const Result<std::vector<RankId>> missing = MissingVotes(store, request_.id, name, ranks_);
+  if (!missing.ok()) return Lost(missing.status());
+  if (missing->size() <= 1) {
+    return DeadlineExceeded("no vote `{}` of rank {} within the deadline", name, rank);
+  }
+  return DeadlineExceeded("no vote `{}` of ranks {} within the deadline", name,
+                          fmt::format("{}", fmt::join(*missing, ", ")));
 }
 
 Result<Outcome> SwitchParticipant::Decide(Store& store, const Decision& wanted) {

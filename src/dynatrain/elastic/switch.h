@@ -242,6 +242,9 @@ class SwitchParticipant {
   // The value; an error if the wait ended otherwise. `what` names what was waited for.
   Result<std::string> AwaitValue(Store& store, const std::string& key, TimePoint deadline,
                                  std::string_view what);
+  // The vote `name` of `rank`. If the deadline passes, the error names all that owe theirs.
+  Result<std::string> AwaitVote(Store& store, std::string_view name, RankId rank,
+                                TimePoint deadline);
   Result<Outcome> Decide(Store& store, const Decision& wanted);
   Outcome Obey(const Decision& decision);
   Result<Outcome> AbortFor(Store& store, const Status& why);

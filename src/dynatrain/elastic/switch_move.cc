@@ -82,8 +82,7 @@ Result<Outcome> SwitchParticipant::Conclude(Store& store) {
   const TimePoint deadline = context_.clock->Now() + context_.options.move_timeout;
   Votes votes;
   for (const RankId rank : ranks_) {
-    const Result<std::string> text =
-        AwaitValue(store, Key("verified", rank), deadline, fmt::format("vote of rank {}", rank));
+    const Result<std::string> text = AwaitVote(store, "verified", rank, deadline);
     if (!text.ok()) return AbortFor(store, text.status());
     votes[rank] = Vote::FromJson(*text);
     if (!votes[rank].error.empty()) break;

@@ -81,8 +81,7 @@ Status SwitchParticipant::VotePlanned(Store& store, TimePoint deadline) {
   DT_RETURN_IF_ERROR(Put(store, Key("planned", context_.rank), mine.ToJson()));
   Votes votes;
   for (const RankId rank : ranks_) {
-    DT_ASSIGN_OR_RETURN(const std::string vote, AwaitValue(store, Key("planned", rank), deadline,
-                                                           fmt::format("plan from rank {}", rank)));
+    DT_ASSIGN_OR_RETURN(const std::string vote, AwaitVote(store, "planned", rank, deadline));
     votes[rank] = Vote::FromJson(vote);
     if (!votes[rank].error.empty()) break;
   }
@@ -110,9 +109,7 @@ Status SwitchParticipant::Build(TimePoint deadline) {
 Status SwitchParticipant::VotePrepared(Store& store, TimePoint deadline) {
   DT_RETURN_IF_ERROR(Put(store, Key("prepared", context_.rank), Vote{}.ToJson()));
   for (const RankId rank : ranks_) {
-    DT_ASSIGN_OR_RETURN(const std::string text,
-                        AwaitValue(store, Key("prepared", rank), deadline,
-                                   fmt::format("readiness of rank {}", rank)));
+    DT_ASSIGN_OR_RETURN(const std::string text, AwaitVote(store, "prepared", rank, deadline));
     const Vote vote = Vote::FromJson(text);
     if (!vote.error.empty()) return Aborted("rank {}: {}", rank, vote.error);
   }

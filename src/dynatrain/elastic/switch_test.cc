@@ -186,6 +186,19 @@ TEST(Job, RefusesWhatMakesNoSenseAndTrainsOn) {
   }
 }
 
+TEST(Job, AllRanksThatOweAVoteAreNamedAndNoOther) {
+  SimScript script = Script("dp=1,ranks=0", {"dp=4"});
+  for (const RankId victim : {1, 3}) {
+    script.faults.push_back({SimFault::Kind::kFreeze, victim, 0, std::chrono::seconds(9), 0});
+  }
+  const SimResult result = RunSim(script);
+  ExpectHolds(script, result);
+  ASSERT_EQ(result.reasons.size(), 1U);
+  EXPECT_NE(result.reasons[0].find("no vote `planned` of ranks 1, 3 within the deadline"),
+            std::string::npos)
+      << result.reasons[0];
+}
+
 // C12: the copies on the two ends of the pipeline differ by one bit when the state is to move.
 TEST(Job, CopiesOfATiedTensorThatDifferAreReportedAndNotPicked) {
   for (const auto& [from, to] : {std::pair{"pp=2,dp=1", "dp=1"},
