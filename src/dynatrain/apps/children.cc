@@ -14,7 +14,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <utility>
+
+#include "dynatrain/base/descriptor.h"
 
 extern char** environ;
 
@@ -24,22 +25,6 @@ namespace {
 constexpr Duration kReapInterval = std::chrono::milliseconds(50);
 // Parent's copies live above the numbers that the child's file actions write to.
 constexpr int kLowestParentFd = 16;
-
-// A file descriptor that closes itself; below 0: none.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // The same file at or above kLowestParentFd, closed on exec; `fd` is closed. Below 0, with errno,
 // if there is none.

@@ -9,23 +9,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "dynatrain/base/descriptor.h"
+
 namespace dynatrain::io {
 namespace {
-
-// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status SystemError(std::string_view what, const std::string& path) {
   const int error = errno;

@@ -26,17 +26,7 @@ class Bf16Test : public ::testing::Test {
       : path_(::testing::TempDir() + "dynatrain-bf16-" + std::to_string(::getpid()) + ".txt") {
     std::ofstream file(path_, std::ios::binary);
     for (int i = 0; i < 300; ++i) file << "the box holds " << i % 7 << " shards, ";
-    options_.model.name = "small";
-    options_.model.layers = 3;
-    options_.model.hidden = 24;
-    options_.model.heads = 6;
-    options_.model.kv_heads = 3;
-    options_.model.head_dim = 4;
-    options_.model.ffn = 29;
-    options_.model.vocab = 129;
-    options_.model.max_positions = 64;
-    options_.data_file = path_;
-    options_.seq = 12;
+    options_ = testing::SmallOptions(path_);
     options_.global_batch = 6;
     options_.schedule = {.lr = 1e-2, .min_lr = 1e-3, .warmup = 1, .steps = 8};
   }

@@ -37,6 +37,22 @@ Status RunRank(const std::shared_ptr<const vps::LayoutShardMap>& map, RankId ran
 
 }  // namespace
 
+TrainerOptions SmallOptions(const std::string& data_file) {
+  TrainerOptions options;
+  options.model.name = "small";
+  options.model.layers = 3;
+  options.model.hidden = 24;
+  options.model.heads = 6;
+  options.model.kv_heads = 3;
+  options.model.head_dim = 4;
+  options.model.ffn = 29;
+  options.model.vocab = 129;
+  options.model.max_positions = 64;
+  options.data_file = data_file;
+  options.seq = 12;
+  return options;
+}
+
 void Tensors::Put(const vps::Parameter& parameter, int64_t index, float value) {
   const auto count = static_cast<size_t>(vps::ElemCount(parameter.shape));
   std::vector<float>& values = values_[parameter.name];

@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "dynatrain/elastic/switch.h"
+#include "dynatrain/trainer/options.h"
 #include "dynatrain/trainer/trainer.h"
 
 namespace dynatrain::trainer::testing {
+
+// A small model whose sizes split unevenly, on that file: 3 layers, hidden 24, 6 heads, 3
+// key-value heads, ffn 29, 129 tokens; 12 tokens per sequence.
+TrainerOptions SmallOptions(const std::string& data_file);
 
 // Whole tensors by name, put together from the parts of many ranks. Any thread may add.
 class Tensors {

@@ -41,17 +41,7 @@ class TrainerTest : public ::testing::Test {
   TrainerTest()
       : path_(::testing::TempDir() + "dynatrain-trainer-" + std::to_string(::getpid()) + ".txt") {
     std::ofstream(path_, std::ios::binary) << MakeText();
-    options_.model.name = "small";
-    options_.model.layers = 3;
-    options_.model.hidden = 24;
-    options_.model.heads = 6;
-    options_.model.kv_heads = 3;
-    options_.model.head_dim = 4;
-    options_.model.ffn = 29;
-    options_.model.vocab = 129;
-    options_.model.max_positions = 64;
-    options_.data_file = path_;
-    options_.seq = 12;
+    options_ = testing::SmallOptions(path_);
     options_.global_batch = 12;
     options_.schedule = {.lr = 2e-2, .min_lr = 1e-3, .warmup = 2, .steps = 8};
     options_.clip = 0.5;
