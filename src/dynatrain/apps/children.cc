@@ -57,13 +57,16 @@ Status NoDescriptor(RankId rank) {
 
 }  // namespace
 
+std::string SignalName(int number) {
+  return fmt::format("signal {} ({})", number, ::strsignal(number));
+}
+
 bool Children::Exit::by_signal() const { return WIFSIGNALED(wait_status); }
 
 std::string Children::Exit::Describe() const {
   if (WIFSIGNALED(wait_status)) {
-    const int number = WTERMSIG(wait_status);
-    return fmt::format("rank {} (pid {}) was killed by signal {} ({})", rank, pid, number,
-                       ::strsignal(number));
+    return fmt::format("rank {} (pid {}) was killed by {}", rank, pid,
+                       SignalName(WTERMSIG(wait_status)));
   }
   return fmt::format("rank {} (pid {}) ended with exit code {}", rank, pid,
                      WEXITSTATUS(wait_status));
@@ -165,7 +168,12 @@ void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on
   for (size_t i = 0; i < children_.size(); ++i) {
     Child& child = children_[i];
     int status = 0;
-    if (child.pid < 0 || ::waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+    if (child.pid < 0 ||
+        ::waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != child.pid) {
+      continue;
+    }
+    child.stopped_by = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
     const Exit exit{static_cast<RankId>(i), child.pid, status};
     child.pid = -1;
     Drain(exit.rank, on_line);
@@ -173,14 +181,32 @@ void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on
   }
 }
 
-bool Children::any_running() const {
-  return std::ranges::any_of(children_, [](const Child& child) { return child.pid >= 0; });
+std::vector<RankId> Children::running() const {
+  std::vector<RankId> ranks;
+  for (size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].pid >= 0) ranks.push_back(static_cast<RankId>(i));
+  }
+  return ranks;
+}
+
+std::map<RankId, int> Children::stopped() const {
+  std::map<RankId, int> signals;
+  for (const RankId rank : running()) {
+    const int number = children_[static_cast<size_t>(rank)].stopped_by;
+    if (number != 0) signals[rank] = number;
+  }
+  return signals;
 }
 
 void Children::Signal(int number) const {
   for (const Child& child : children_) {
     if (child.pid >= 0) ::kill(child.pid, number);
   }
+}
+
+void Children::Kill(RankId rank) const {
+  const pid_t pid = children_[static_cast<size_t>(rank)].pid;
+  if (pid >= 0) ::kill(pid, SIGKILL);
 }
 
 void Children::Terminate(Duration grace) {

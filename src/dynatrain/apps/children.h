@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ inline constexpr int kEventsFd = 4;  // write end of a pipe: one JSON object per
 
 // Asks a rank to end after the current step, saving if the job has a directory for checkpoints.
 inline constexpr int kStopSignal = SIGUSR1;
+
+// "signal 9 (Killed)"
+std::string SignalName(int number);
 
 // Not thread-safe. The destructor kills and reaps whatever still runs.
 class Children {
@@ -49,15 +53,21 @@ class Children {
   void Poll(Duration timeout, const std::function<void(RankId, const std::string&)>& on_line,
             const std::function<void(const Exit&)>& on_exit);
 
-  bool any_running() const;
+  bool any_running() const { return !running().empty(); }
+  std::vector<RankId> running() const;  // ascending
+  // Those of them that a signal has stopped, as of the last Poll, and which.
+  std::map<RankId, int> stopped() const;
   // Sends a signal to all that still run. A rank ignores kStopSignal until it is ready for it.
   void Signal(int number) const;
+  // SIGKILL to one rank; Poll tells when it has ended.
+  void Kill(RankId rank) const;
   // SIGTERM, then after `grace` SIGKILL to whoever still runs; reaps all.
   void Terminate(Duration grace);
 
  private:
   struct Child {
     pid_t pid = -1;       // -1 once reaped
+    int stopped_by = 0;   // the signal that has stopped it; 0: it runs
     int events_fd = -1;   // -1 once at end of file
     std::string pending;  // an unfinished line
   };

@@ -12,14 +12,14 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <set>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/apps/blame.h"
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_setup.h"
+#include "dynatrain/apps/leaving.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
@@ -34,8 +34,6 @@ namespace fs = std::filesystem;
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(100);
 constexpr Duration kStoreTimeout = std::chrono::seconds(20);
-// After a first failure: how long to look for its cause before everything is ended.
-constexpr Duration kBlameWindow = std::chrono::milliseconds(700);
 constexpr Duration kTerminateGrace = std::chrono::seconds(2);
 constexpr Duration kStopReminder = std::chrono::seconds(1);
 
@@ -120,46 +118,6 @@ class JsonSink {
   std::ofstream file_;
 };
 
-// Who failed first, and why. A rank that was killed explains the errors of those that waited for
-// it; of those, who waited to a deadline explains who then lost its peers.
-class Blame {
- public:
-  void AddError(RankId rank, const std::string& message) {
-    NoteTime();
-    complained_.insert(rank);
-    const bool timed_out = message.starts_with(StatusCodeName(StatusCode::kDeadlineExceeded));
-    Status& slot = timed_out ? timed_out_ : error_;
-    if (slot.ok()) slot = Unavailable("rank {}: {}", rank, message);
-  }
-  void AddExit(const Children::Exit& exit) {
-    NoteTime();
-    Status& slot = exit.by_signal() ? killed_ : exited_;
-    if (slot.ok()) {
-      slot = Unavailable("{}; the job cannot go on without it", exit.Describe());
-    }
-  }
-  bool any() const { return since_.has_value(); }
-  bool settled() const { return any() && MonotonicClock().Now() > *since_ + kBlameWindow; }
-  // `active`: the ranks that train. After a deadline, those that said nothing are named.
-  Status verdict(const std::vector<RankId>& active) const {
-    if (!killed_.ok()) return killed_;
-    if (timed_out_.ok()) return !error_.ok() ? error_ : exited_;
-    std::vector<RankId> silent;
-    std::ranges::copy_if(active, std::back_inserter(silent),
-                         [this](RankId rank) { return !complained_.contains(rank); });
-    if (silent.empty()) return timed_out_;
-    return Unavailable("{}; no word from rank {}", timed_out_.message(), fmt::join(silent, ", "));
-  }
-
- private:
-  void NoteTime() {
-    if (!since_) since_ = MonotonicClock().Now();
-  }
-  std::optional<TimePoint> since_;
-  std::set<RankId> complained_;
-  Status killed_, timed_out_, error_, exited_;
-};
-
 class Job {
  public:
   Job(const LaunchOptions& options, JsonSink sink, std::unique_ptr<LogDirectory> logs)
@@ -175,6 +133,7 @@ class Job {
     control_.reset();
     progress_.End();
     const std::lock_guard lock(mutex_);
+    for (const auto& [rank, why] : late_) progress_.Note(fmt::format("{} and was killed", why));
     ReportUndone(status);
     if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
     if (status.ok()) return sink_.status();
@@ -188,6 +147,10 @@ class Job {
  private:
   Status Start();
   Status Follow();
+  void OnExit(const Children::Exit& exit);
+  void KillLateOnes();
+  Status Verdict() const;
+  std::vector<RankId> TrainingRanks() const;
   bool AskedToLeave();
   std::string SavedSoFar() const;
   void OnEvent(RankId rank, const std::string& line);
@@ -211,7 +174,9 @@ class Job {
   Progress progress_;
   std::unique_ptr<bridge::StoreServer> store_server_;
   std::unique_ptr<Children> children_;
-  Blame blame_;
+  Blame blame_{&MonotonicClock()};
+  Leaving leaving_{&MonotonicClock()};
+  std::map<RankId, std::string> late_;  // killed because they did not end with the job, and why
   std::optional<TimePoint> told_to_stop_;
   std::string saved_path_;  // the newest checkpoint of this job
   int64_t saved_step_ = 0;
@@ -259,20 +224,37 @@ Status Job::Start() {
 
 Status Job::Follow() {
   const auto on_line = [this](RankId rank, const std::string& line) { OnEvent(rank, line); };
-  const auto on_exit = [this](const Children::Exit& exit) {
-    if (exit.failed()) blame_.AddExit(exit);
+  const auto on_exit = [this](const Children::Exit& exit) { OnExit(exit); };
+  const auto settled = [this] {
+    return blame_.Settled(std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(last_step_.value("seconds", 0.0))));
   };
-  while (children_->any_running() && !blame_.settled()) {
+  while (children_->any_running() && !settled()) {
     if (AskedToLeave()) {
       return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
                      last_step_.value("step", 0), SavedSoFar());
     }
     children_->Poll(kPollInterval, on_line, on_exit);
+    KillLateOnes();
   }
-  if (blame_.any()) {
-    const Result<vps::Layout> layout = vps::ParseLayout(layout_);
-    return blame_.verdict(layout.ok() ? layout->Ranks() : std::vector<RankId>());
+  return Verdict();
+}
+
+void Job::OnExit(const Children::Exit& exit) {
+  if (late_.contains(exit.rank)) return;
+  if (exit.failed()) return blame_.AddExit(exit);
+  leaving_.OneLeft();
+}
+
+void Job::KillLateOnes() {
+  for (const Leaving::Late& late : leaving_.LateOnes(children_->running(), children_->stopped())) {
+    if (late_.emplace(late.rank, late.why).second) children_->Kill(late.rank);
   }
+}
+
+Status Job::Verdict() const {
+  const std::vector<RankId> training = TrainingRanks();
+  if (blame_.any()) return blame_.Verdict(training, children_->stopped());
   if (received_signal != 0) {
     return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
                    last_step_.value("step", 0), SavedSoFar());
@@ -281,7 +263,16 @@ Status Job::Follow() {
     return Unavailable("the last checkpoint could not be saved: {}; {}", save_failure_,
                        SavedSoFar());
   }
+  // An idle rank holds nothing that the job needs.
+  for (const auto& [rank, why] : late_) {
+    if (std::ranges::count(training, rank) > 0) return Unavailable("{} and was killed", why);
+  }
   return {};
+}
+
+std::vector<RankId> Job::TrainingRanks() const {
+  const Result<vps::Layout> layout = vps::ParseLayout(layout_);
+  return layout.ok() ? layout->Ranks() : std::vector<RankId>();
 }
 
 // Whether to end everything now. With a directory for checkpoints the first signal lets the ranks

@@ -61,6 +61,24 @@ class Jobs(Cli):
         self.assertEqual((report["outcome"], report["from"], report["to"]), ("rolled_back", "dp=1", "tp=2,dp=2,zero=1"))
         self.assertIn("job", report["reason"])
 
+    def test_a_switch_made_just_before_a_signal_is_told_as_committed(self):
+        # Rank 0 stops for good where it dumps its state: nobody reads the pipe that it opens. Costs are told five steps after
+        # a switch. First: no step in the new layout; then: two, and another switch that is not made any more.
+        for stops_at, switches, step in (("switch-1-after", ["3:tp=2"], 3), ("switch-2-before", ["3:tp=2", "5:dp=1"], 5)):
+            with self.subTest(stops_at=stops_at):
+                dump = self.path / stops_at
+                (dump / stops_at).mkdir(parents=True)
+                os.mkfifo(dump / stops_at / "rank-0.safetensors.tmp")
+                job, lines = self.running("--layout", "dp=2", "--exact-switches", "--dump-state", str(dump),
+                                          *(x for switch in switches for x in ("--switch", switch)))
+                self.wait_until((dump / stops_at / "rank-1.safetensors").exists, stops_at)
+                self.wait_until(lambda: events(json_lines(lines), "step")[-1]["step"] == step, f"step {step} to be told")
+                job.send_signal(signal.SIGINT)
+                self.assert_ends_with_one_message(job, f"stopped by signal 2 after step {step};")
+                reports = [(r["outcome"], r["step"], r["from"], r["to"], r["reason"]) for r in events(json_lines(lines), "switch")]
+                self.assertEqual(reports[0], ("committed", 3, "dp=2", "tp=2,dp=1", "the job ended before its costs were told"))
+                self.assertEqual(reports[1:], [("rolled_back", 5, "tp=2,dp=1", "dp=1", "the job was ended first")][:len(switches) - 1])
+
     def test_an_exact_switch_is_never_overtaken(self):
         lines = self.train("--layout", "dp=1", "--steps", "4", "--nproc", "4", "--exact-switches", "--verify", "full",
                            "--switch", "3:tp=2,dp=2,zero=1")
@@ -126,18 +144,36 @@ class Jobs(Cli):
         self.wait_until(lambda: job.poll() is not None or events(json_lines(lines), "step"), "the first step")
         return job, lines
 
-    def assert_ends_with_one_message(self, job, *expected):
+    def assert_ends_with_one_message(self, job, *expected, unexpected=()):
         code, _, err = self.finish(job)
         self.assertNotEqual(code, 0)
         (message,) = [line for line in err.splitlines() if line.startswith("dynatrain")]
         for text in expected:
             self.assertIn(text, message)
+        for text in unexpected:
+            self.assertNotIn(text, message)
 
     def test_a_stopped_rank_is_named(self):
         job, _ = self.running("--layout", "tp=2,dp=2", "--nproc", "4", "--step-timeout", "3")
         stopped = self.rank_pid(job, 2)
         os.kill(stopped, signal.SIGSTOP)
-        self.assert_ends_with_one_message(job, "in group", "of ranks", "imed out waiting 3000ms", "--step-timeout 3", "no word from rank 2")
+        self.assert_ends_with_one_message(job, "in group", "of ranks", "imed out waiting 3000ms", "--step-timeout 3", "; rank 2 was stopped by signal 19",
+                                          unexpected=["no word"])
+
+    def test_a_stopped_idle_rank_does_not_keep_the_job_from_ending(self):
+        checkpoints = str(self.path / "checkpoints")
+        told, _ = self.running("--layout", "dp=1", "--nproc", "2", "--save", checkpoints)
+        ending = self.start("train", *MICRO, "--data", self.data, "--steps", "4", "--layout", "dp=1", "--nproc", "2")
+        for job in (told, ending):
+            os.kill(self.rank_pid(job, 1), signal.SIGSTOP)
+        told.send_signal(signal.SIGTERM)
+        for job, expected in ((told, 128 + signal.SIGTERM), (ending, 0)):
+            code, _, err = self.finish(job)
+            self.assertEqual(code, expected, err)
+            self.assertIn("rank 1 was stopped by signal 19", err)
+            self.assertIn("did not end within 5 s of the end of the job and was killed", err)
+            if job is told:
+                self.assertRegex(err, r"stopped by signal 15 after step (\d+); saved step \1 to ")
 
     def test_data_cut_short_while_training(self):
         job, _ = self.running("--layout", "dp=2", "--nproc", "2")
