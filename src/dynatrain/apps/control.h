@@ -1,10 +1,16 @@
 // Control of a running job over HTTP on loopback: what `dynatrain switch` and `dynatrain status`
 // talk to.
 //
-//   POST /switch   {"spec": "tp=2,dp=2"}   -> 200 {"id": 3}, 400 {"error": "..."} if the layout
-//   does not fit GET  /switch/3                          -> 200 {"state": "pending"}, or {"state":
-//   "done", "report": {...}}; 404 GET  /status                            -> 200 {"step": 120,
-//   "steps": 200, "loss": 2.41, "layout": "...", ...}
+//   POST /switch   {"spec": "tp=2,dp=2"} -> 200 {"id": 3}, or 400 {"error": "..."} if the layout
+//                  does not fit
+//   GET /switch/3  -> 200 {"state": "pending", "pending": PENDING} or {"state": "done", "report":
+//                  {...}}, or 404
+//   GET /status    -> 200 {"step": 120, "steps": 200, "loss": 2.41, "layout": "...",
+//                  "switches": [report, ...], "pending": [PENDING, ...], ...}
+//
+// PENDING, a switch without a report: {"id": 3, "to": "tp=2,dp=2", "requested_step": 90, "stage":
+// "queued", "preparing", "prepared", "moving" or "decided", "waiting_for": [ranks that have not
+// voted in this stage]}; see elastic/switch_progress.h.
 //
 // Unauthenticated; whoever reaches the address controls the job, so it listens on loopback
 // addresses only.

@@ -24,6 +24,20 @@ struct SwitchFlags {
   bool json = false;
 };
 
+// "switch 3 to tp=2,dp=2: preparing, waits for ranks 1, 3", of a PENDING of control.h.
+std::string PendingText(const json& pending) {
+  const auto ranks = pending.value("waiting_for", std::vector<RankId>());
+  std::string text = fmt::format("switch {} to {}: {}", pending.value("id", int64_t{0}),
+                                 pending.value("to", ""), pending.value("stage", ""));
+  for (const RankId rank : ranks) {
+    text += rank != ranks.front() ? ", "
+            : ranks.size() == 1   ? ", waits for rank "
+                                  : ", waits for ranks ";
+    text += std::to_string(rank);
+  }
+  return text;
+}
+
 // Waits until the job has decided the switch; kDeadlineExceeded after `timeout` seconds (the job
 // may still carry it out).
 Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double timeout) {
@@ -31,16 +45,18 @@ Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double
   const TimePoint deadline =
       clock.Now() + std::chrono::duration_cast<Duration>(
                         std::chrono::duration<double>(std::clamp(timeout, 0.0, kLongestWait)));
+  std::string last;
   while (clock.Now() < deadline) {
     DT_ASSIGN_OR_RETURN(const json state, ControlGet(job, fmt::format("/switch/{}", id)));
     if (state.value("state", "") == "done")
       return elastic::SwitchReport::FromJson(state["report"].dump());
+    if (state.contains("pending")) last = " (" + PendingText(state["pending"]) + ")";
     clock.SleepUntil(clock.Now() + kAskInterval);
   }
   return DeadlineExceeded(
-      "switch {} was asked for, but not decided within {} s; `dynatrain status --job {}` "
+      "switch {} was asked for, but not decided within {} s{}; `dynatrain status --job {}` "
       "shows what becomes of it",
-      id, timeout, job.ToString());
+      id, timeout, last, job.ToString());
 }
 
 Status RunSwitch(const SwitchFlags& flags) {
@@ -85,6 +101,8 @@ Status RunStatus(const StatusFlags& flags) {
     reports.push_back(std::move(report));
   }
   if (!reports.empty()) std::printf("\n%s", SwitchTable(reports).c_str());
+  for (const json& pending : status.value("pending", json::array()))
+    std::printf("%s\n", PendingText(pending).c_str());
   return {};
 }
 

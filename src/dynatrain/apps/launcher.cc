@@ -24,6 +24,7 @@
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
+#include "dynatrain/elastic/switch_progress.h"
 #include "dynatrain/vps/layout.h"
 
 namespace dynatrain::apps {
@@ -162,6 +163,7 @@ class Job {
   Result<int64_t> RequestSwitch(const std::string& spec);
   Result<json> SwitchState(int64_t id);
   json StatusJson();
+  json PendingJson();
   std::vector<elastic::SwitchReport> ReportsInOrder() const {
     std::vector<elastic::SwitchReport> list;
     for (const auto& [id, report] : reports_) list.push_back(report);
@@ -426,7 +428,31 @@ Result<json> Job::SwitchState(int64_t id) {
     return json{{"state", "done"}, {"report", json::parse(at->second.ToJson())}};
   }
   if (!requests_.contains(id)) return NotFound("no switch {} was asked for", id);
-  return json{{"state", "pending"}};
+  json state = {{"state", "pending"}};
+  for (const json& pending : PendingJson()) {
+    if (pending["id"] == id) state["pending"] = pending;
+  }
+  return state;
+}
+
+// The switches that were asked for and not reported, in order; empty once the store is gone.
+// Needs mutex_.
+json Job::PendingJson() {
+  std::vector<elastic::SwitchRequest> requests;
+  for (const auto& [id, request] : requests_) {
+    if (!reports_.contains(id)) requests.push_back(request);
+  }
+  json list = json::array();
+  const auto pending = elastic::ReadPending(*store_, layout_, requests);
+  if (!pending.ok()) return list;
+  for (const auto& [request, progress] : *pending) {
+    list.push_back({{"id", request.id},
+                    {"to", request.spec},
+                    {"requested_step", request.requested_step},
+                    {"stage", elastic::SwitchStageName(progress.stage)},
+                    {"waiting_for", progress.waiting_for}});
+  }
+  return list;
 }
 
 json Job::StatusJson() {
@@ -436,7 +462,8 @@ json Job::StatusJson() {
                  {"layout", layout_},
                  {"num_ranks", options_.config.num_ranks},
                  {"model", options_.config.model},
-                 {"switches", json::array()}};
+                 {"switches", json::array()},
+                 {"pending", PendingJson()}};
   if (last_step_.contains("loss")) status["loss"] = last_step_["loss"];
   for (const auto& [id, report] : reports_)
     status["switches"].push_back(json::parse(report.ToJson()));

@@ -2,6 +2,7 @@
 """What becomes of awkward requests to a running job, asked for through the command line."""
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -78,6 +79,29 @@ class Requests(Cli):
             self.assertTrue(all(r["outcome"] == "rolled_back" for r in reports[3:]), reports)
             self.assertEqual(self.status()["layout"], wanted[-1])
         finally:
+            self.end()
+
+    def test_status_tells_what_is_pending_and_which_rank_it_waits_for(self):
+        self.begin(1000000)
+        late = self.rank_pid(self.job, 3)
+        os.kill(late, signal.SIGSTOP)
+        try:
+            self.assertEqual(self.status()["pending"], [])
+            for spec in ("tp=2,dp=2,zero=1", "pp=2,dp=2"):
+                code, _, err = self.finish(self.ask(spec, "--no-wait"))
+                self.assertEqual(code, 0, err)
+            first = self.wait_until(lambda: (p := self.status()["pending"]) and p[0]["waiting_for"] == [3] and p, "three votes")
+            self.assertEqual([(p["id"], p["to"], p["stage"], p["waiting_for"]) for p in first],
+                             [(1, "tp=2,dp=2,zero=1", "preparing", [3]), (2, "pp=2,dp=2", "queued", [])])
+            code, out, err = self.run_cli("status", "--job", self.address)
+            self.assertEqual(code, 0, err)
+            self.assertIn("switch 1 to tp=2,dp=2,zero=1: preparing, waits for rank 3\nswitch 2 to pp=2,dp=2: queued\n", out)
+            self.refuse(["switch", "--job", self.address, "dp=4", "--timeout", "1"], "switch 3 ", "within 1 s", "dp=4: queued")
+            os.kill(late, signal.SIGCONT)
+            self.wait_until(lambda: not self.status()["pending"], "all reports")
+            self.assertEqual([r["outcome"] for r in self.status()["switches"]], ["committed"] * 3)
+        finally:
+            os.kill(late, signal.SIGCONT)
             self.end()
 
     def test_the_layout_the_job_is_in(self):
