@@ -73,7 +73,7 @@ class RefusedInput(Cli):
 
     def test_data(self):
         missing = str(self.path / "missing.txt")
-        self.refuse(self.train_arguments(data=missing), missing)
+        self.refuse(self.train_arguments(data=missing), f"--data: data file {missing}")
         short = self.path / "short.txt"
         short.write_text("too short")
         self.refuse(self.train_arguments(data=str(short)), str(short), "9")
@@ -81,7 +81,7 @@ class RefusedInput(Cli):
 
     def test_model(self):
         self.refuse(["train", "--model", "no-such-model", "--data", self.data, "--layout", "dp=1", "--steps", "1"],
-                    "no-such-model", "tiny-llama")
+                    "--model: ", "no-such-model", "tiny-llama")
         broken = self.path / "config.json"
         broken.write_text('{"model_type": "llama", "hidden_size": 32}')
         self.refuse(["train", "--model", str(broken), "--data", self.data, "--layout", "dp=1", "--steps", "1"],
@@ -97,7 +97,39 @@ class RefusedInput(Cli):
         self.refuse(self.train_arguments("--step-timeout", "0"), "--step-timeout 0", "seconds")
         self.refuse(self.train_arguments("--fill", "ones"), "--fill ones", "nan")
         self.refuse(self.train_arguments("--lr", "-1"), "--lr -1")
-        self.refuse(self.train_arguments("--verify", "maybe"), "maybe", "full")
+        self.refuse(self.train_arguments("--verify", "maybe"), "--verify maybe", "off or moved or full")
+
+    def test_values_that_are_no_numbers_or_too_large(self):
+        self.refuse(self.train_arguments(steps="99999999999999999999"), "--steps 99999999999999999999", "1 to 9223372036854775807")
+        for flag, value, right in [("--save-every", "0", "1 to 9223372036854775807"), ("--stop-after", "0", "1 to "),
+                                   ("--nproc", "two", "1 to 256"), ("--global-batch", "1e3", "1 to 2147483647"),
+                                   ("--micro-batch", "1.5", "1 to 2147483647"), ("--seq", "-1", "1 to 2147483647"),
+                                   ("--lr", "nan", "at least 0"), ("--step-timeout", "1h", "0.1 to 86400")]:
+            with self.subTest(flag=flag):
+                self.refuse(self.train_arguments(flag, value), f"{flag} {value}: give ", right)
+        self.refuse(["switch", "--job", "127.0.0.1:1", "dp=1", "--timeout", "soon"], "--timeout soon: give ", "0 to 1000000000")
+
+    def test_arguments_that_cannot_be_read(self):
+        self.refuse(self.train_arguments("--save"), "--save: its value is missing: directory for a checkpoint")
+        self.refuse(self.train_arguments("--lr", "1", "--lr", "2"), "--lr 1 and 2: give it once")
+        self.refuse(self.train_arguments("--stpes", "3"), "unknown argument --stpes 3", "--help")
+        self.refuse(["train", "--model", "micro-llama"], "--data is missing: a text")
+        self.refuse(["switch", "--job", "127.0.0.1:1"], "spec is missing: the new layout")
+        self.refuse(["export", str(self.path), "-o", str(self.path), "--dtype", "fp8"], "--dtype fp8: give fp32 or bf16")
+        self.refuse(["status", "--job", "nowhere"], "--job: address nowhere: expected HOST:PORT")
+        for arguments, given in (([], ""), (["fly"], "fly: ")):
+            code, out, err = self.run_cli(*arguments)
+            self.assertEqual((code, out), (1, ""))
+            self.assertEqual(err, f"dynatrain: {given}give a command: plan, train, import, export, switch, status\n")
+        code, out, err = self.run_cli("train", "--help")
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("--save-every", out)
+
+    def test_places_that_cannot_be_written(self):
+        taken = self.path / "taken"
+        taken.write_text("")
+        self.refuse_late(self.train_arguments("--log-dir", str(taken / "logs")), f"--log-dir {taken / 'logs'}: cannot make it")
+        self.refuse_late(self.train_arguments(f"--json={taken / 'lines'}"), f"--json={taken / 'lines'}: cannot write there")
 
     def test_what_this_version_has_not(self):
         self.refuse(self.train_arguments("--dtype", "fp8"), "--dtype fp8", "bf16")
@@ -113,7 +145,7 @@ class RefusedInput(Cli):
             self.refuse(self.train_arguments("--control", address), address, "in use")
         for host in ("0.0.0.0", "127.0.0.999", "[::2]"):
             self.refuse(self.train_arguments("--control", f"{host}:7070"), f"{host}:7070", "only loopback", "[::1]:7070")
-        self.refuse(self.train_arguments("--control", "127.0.0.1:99999"), "99999")
+        self.refuse(self.train_arguments("--control", "127.0.0.1:99999"), "--control: ", "99999")
         self.refuse(self.train_arguments("--control", "[::1]"), "[::1]", "HOST:PORT")
 
     def test_version(self):

@@ -106,9 +106,9 @@ class Cli(unittest.TestCase):
         return [json.loads(line) for line in lines.read_text().splitlines()]
 
     def refuse(self, arguments, *expected, **options):
-        """The command fails, and prints nothing but one message that holds all of `expected`."""
+        """The command ends with exit code 1, and prints nothing but one message that holds all of `expected`."""
         code, out, err = self.run_cli(*arguments, **options)
-        self.assertNotEqual(code, 0, f"{arguments}\n{out}\n{err}")
+        self.assertEqual(code, 1, f"{arguments}\n{out}\n{err}")
         self.assertEqual(out, "", f"{arguments}")
         self.assertEqual(len(err.splitlines()), 1, f"{arguments}\n{err}")
         self.assertTrue(err.startswith(f"dynatrain {arguments[0]}: "), f"{arguments}\n{err}")

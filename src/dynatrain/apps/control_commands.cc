@@ -1,10 +1,10 @@
-#include <algorithm>
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/control.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/elastic/switch.h"
 
@@ -23,6 +23,12 @@ struct SwitchFlags {
   bool no_wait = false;
   bool json = false;
 };
+
+Result<Address> JobAddress(const std::string& text) {
+  Result<Address> address = ParseAddress(text);
+  if (!address.ok()) return address.status().Within("--job");
+  return address;
+}
 
 // "switch 3 to tp=2,dp=2: preparing, waits for ranks 1, 3", of a PENDING of control.h.
 std::string PendingText(const json& pending) {
@@ -43,8 +49,7 @@ std::string PendingText(const json& pending) {
 Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double timeout) {
   Clock& clock = MonotonicClock();
   const TimePoint deadline =
-      clock.Now() + std::chrono::duration_cast<Duration>(
-                        std::chrono::duration<double>(std::clamp(timeout, 0.0, kLongestWait)));
+      clock.Now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   std::string last;
   while (clock.Now() < deadline) {
     DT_ASSIGN_OR_RETURN(const json state, ControlGet(job, fmt::format("/switch/{}", id)));
@@ -60,7 +65,7 @@ Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double
 }
 
 Status RunSwitch(const SwitchFlags& flags) {
-  DT_ASSIGN_OR_RETURN(const Address job, ParseAddress(flags.job));
+  DT_ASSIGN_OR_RETURN(const Address job, JobAddress(flags.job));
   DT_ASSIGN_OR_RETURN(const json answer, ControlPost(job, "/switch", {{"spec", flags.spec}}));
   const int64_t id = answer.value("id", int64_t{0});
   if (flags.no_wait) {
@@ -82,7 +87,7 @@ struct StatusFlags {
 };
 
 Status RunStatus(const StatusFlags& flags) {
-  DT_ASSIGN_OR_RETURN(const Address job, ParseAddress(flags.job));
+  DT_ASSIGN_OR_RETURN(const Address job, JobAddress(flags.job));
   DT_ASSIGN_OR_RETURN(const json status, ControlGet(job, "/status"));
   if (flags.json) {
     std::printf("%s\n", status.dump().c_str());
@@ -119,7 +124,8 @@ void AddSwitchCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<SwitchFlags>();
   command->add_option("--job", flags->job, "the job's control address, HOST:PORT")->required();
   command->add_option("spec", flags->spec, "the new layout, such as tp=2,dp=2,zero=1")->required();
-  command->add_option("--timeout", flags->timeout, "seconds to wait for the outcome")
+  AddNumber(*command, "--timeout", flags->timeout, Range<double>{0, kLongestWait, "seconds"},
+            "seconds to wait for the outcome")
       ->capture_default_str();
   command->add_flag("--no-wait", flags->no_wait, "return once the job has taken the request");
   command->add_flag("--json", flags->json, "print the report as JSON");

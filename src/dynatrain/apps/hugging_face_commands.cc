@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/engine/state.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/models/catalog.h"
@@ -104,7 +105,8 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
   command->add_option("FOLDER", flags->from, "with config.json and safetensors files")->required();
   command->add_option("-o,--output", flags->output, "directory of checkpoints to write to")
       ->required();
-  command->add_option("--dtype", flags->dtype, "that the run will have: fp32 or bf16")
+  AddChoice(*command, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "that the run will have: fp32 or bf16")
       ->capture_default_str();
   command->callback([flags, exit_code] {
     const Result<std::string> path = Import(*flags);
@@ -124,9 +126,9 @@ void AddExportCommand(CLI::App& app, int* exit_code) {
   command->add_option("-o,--output", flags->output, "folder to write to")->required();
   command->add_option("--model", flags->model,
                       "a preset or config.json (default: what the run was started with)");
-  command->add_option("--dtype", flags->dtype,
-                      "of the weights written: fp32 (of a bf16 run: its masters) or bf16 "
-                      "(default: the parameters' own)");
+  AddChoice(*command, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "of the weights written: fp32 (of a bf16 run: its masters) or bf16 (default: the "
+            "parameters' own)");
   command->callback([flags, exit_code] {
     const Result<std::string> path = Export(*flags);
     *exit_code = Tell("export", path.status());

@@ -1,7 +1,5 @@
 #include "dynatrain/apps/job_setup.h"
 
-#include <cmath>
-
 #include "dynatrain/base/text.h"
 #include "dynatrain/engine/executor.h"
 #include "dynatrain/models/catalog.h"
@@ -12,39 +10,18 @@ namespace {
 
 // The learning rate rises over this share of all steps, then falls to a tenth of its peak.
 constexpr int64_t kWarmupShare = 20;
-constexpr double kLongestStepSeconds = 86400;
 
-Status CheckPositive(std::string_view flag, int64_t value) {
-  if (value > 0) return {};
-  return InvalidArgument("{} {}: give a number above 0", flag, value);
-}
-
-Status CheckNumbers(const JobConfig& config) {
-  DT_RETURN_IF_ERROR(CheckPositive("--steps", config.steps));
-  DT_RETURN_IF_ERROR(CheckPositive("--global-batch", config.global_batch));
-  DT_RETURN_IF_ERROR(CheckPositive("--micro-batch", config.micro_batch));
-  DT_RETURN_IF_ERROR(CheckPositive("--seq", config.seq));
-  if (config.stop_after < 0 || config.stop_after > config.steps) {
+// What depends on more than one flag.
+Status CheckTogether(const JobConfig& config) {
+  if (config.stop_after > config.steps) {
     return InvalidArgument("--stop-after {}: give a step of 1 to {}, the last", config.stop_after,
                            config.steps);
-  }
-  if (config.save_every < 0) {
-    return InvalidArgument("--save-every {}: give a number of steps above 0", config.save_every);
   }
   if (config.save_every > 0 && config.save.empty()) {
     return InvalidArgument("--save-every {}: give the directory with --save DIR",
                            config.save_every);
   }
-  if (!std::isfinite(config.lr) || config.lr < 0) {
-    return InvalidArgument("--lr {}: give a number of 0 or more", config.lr);
-  }
-  if (!std::isfinite(config.step_timeout) || config.step_timeout < 0.1 ||
-      config.step_timeout > kLongestStepSeconds) {
-    return InvalidArgument("--step-timeout {}: give 0.1 to {} seconds", config.step_timeout,
-                           kLongestStepSeconds);
-  }
-  DT_RETURN_IF_ERROR(ParseFill(config.fill).status());
-  return engine::ParseVerify(config.verify).status();
+  return {};
 }
 
 Result<std::vector<vps::KindSpec>> KindsOf(const JobConfig& config) {
@@ -69,10 +46,12 @@ Result<engine::Fill> ParseFill(std::string_view name) {
 }
 
 Result<JobSetup> JobSetup::Make(const JobConfig& config) {
-  DT_RETURN_IF_ERROR(CheckNumbers(config));
+  DT_RETURN_IF_ERROR(CheckTogether(config));
   JobSetup setup;
   setup.num_ranks = config.num_ranks;
-  DT_ASSIGN_OR_RETURN(setup.model, models::LoadModel(config.model));
+  Result<models::ModelConfig> model = models::LoadModel(config.model);
+  if (!model.ok()) return model.status().Within("--model");
+  setup.model = *std::move(model);
   DT_ASSIGN_OR_RETURN(std::vector<vps::KindSpec> kinds, KindsOf(config));
   DT_ASSIGN_OR_RETURN(setup.catalog, models::MakeCatalog(setup.model, std::move(kinds)));
   trainer::TrainerOptions& options = setup.trainer;
@@ -89,7 +68,8 @@ Result<JobSetup> JobSetup::Make(const JobConfig& config) {
   DT_RETURN_IF_ERROR(trainer::CheckOptions(options));
   DT_RETURN_IF_ERROR(trainer::TextData::Open(options.data_file, options.seq, options.global_batch,
                                              setup.model.vocab)
-                         .status());
+                         .status()
+                         .Within("--data"));
   return setup;
 }
 

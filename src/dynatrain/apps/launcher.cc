@@ -61,8 +61,7 @@ class LogDirectory {
     std::error_code error;
     if (!wanted.empty()) {
       fs::create_directories(wanted, error);
-      if (error)
-        return Unavailable("cannot make the log directory {}: {}", wanted, error.message());
+      if (error) return Unavailable("--log-dir {}: cannot make it: {}", wanted, error.message());
       return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
     }
     std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
@@ -94,7 +93,7 @@ class JsonSink {
     sink.to_stdout_ = where == "-";
     if (where && *where != "-") {
       sink.file_.open(*where, std::ios::trunc);
-      if (!sink.file_) return Unavailable("cannot write the JSON lines to {}", *where);
+      if (!sink.file_) return Unavailable("--json={}: cannot write there", *where);
     }
     return sink;
   }
@@ -205,7 +204,9 @@ Status Job::Start() {
         .request_switch = [this](const std::string& spec) { return RequestSwitch(spec); },
         .switch_state = [this](int64_t id) { return SwitchState(id); },
         .status = [this] { return StatusJson(); }};
-    DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(*options_.control, std::move(handlers)));
+    auto control = ControlServer::Start(*options_.control, std::move(handlers));
+    if (!control.ok()) return control.status().Within("--control");
+    control_ = *std::move(control);
     progress_.Note(
         fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }

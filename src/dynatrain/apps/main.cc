@@ -1,8 +1,11 @@
 // dynatrain: trains, and changes the layout while it trains. See README.md. Built without torch, it
 // plans only.
+#include <cstdio>
+
 #include <CLI/CLI.hpp>
 
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/flags.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Trains language models and changes their parallel layout while they train.",
@@ -22,7 +25,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fprintf(stderr, "%s\n", dynatrain::apps::UsageError(app, error, argc, argv).c_str());
+    return 1;
   }
   return exit_code;
 }

@@ -1,9 +1,11 @@
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/plan_report.h"
 #include "dynatrain/base/clock.h"
 #include "dynatrain/models/catalog.h"
@@ -37,17 +39,18 @@ void AddFlags(CLI::App& app, PlanFlags* flags) {
   app.add_option("--to", flags->to, "the layout to change to")->required();
   app.add_option("--topology", flags->topology, "a800x16, h100x16, local, or a JSON file")
       ->capture_default_str();
-  app.add_option("--roles", flags->roles,
-                 "identity, or free: choose which rank takes which part, and which ranks stay")
+  AddChoice(app, "--roles", flags->roles, {"identity", "free"},
+            "identity, or free: choose which rank takes which part, and which ranks stay")
       ->capture_default_str();
-  app.add_option("--dtype", flags->dtype, "of parameters: bf16 (with fp32 masters) or fp32")
+  AddChoice(app, "--dtype", flags->dtype, {"bf16", "fp32"},
+            "of parameters: bf16 (with fp32 masters) or fp32")
       ->capture_default_str();
-  app.add_option(
-         "--mode", flags->mode,
-         "keep: old state stays until the switch is decided; stream: it leaves phase by phase")
+  AddChoice(app, "--mode", flags->mode, {"keep", "stream"},
+            "keep: old state stays until the switch is decided; stream: it leaves phase by phase")
       ->capture_default_str();
-  app.add_option("--budget", flags->budget,
-                 "bytes above max(old, new) state that a rank may need; none: as many as it takes");
+  AddNumber(app, "--budget", flags->budget,
+            Range<int64_t>{0, std::numeric_limits<int64_t>::max(), "bytes"},
+            "bytes above max(old, new) state that a rank may need; none: as many as it takes");
   app.add_flag("--derive", flags->derive,
                "recompute half-precision parameters from masters that a rank has anyway");
   app.add_flag("--no-programs", flags->no_programs,
@@ -78,10 +81,14 @@ Result<vps::Layout> CheckedLayout(const std::string& flag, const std::string& sp
 
 Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
   planner::PlanRequest request;
-  DT_ASSIGN_OR_RETURN(const models::ModelConfig model, models::LoadModel(flags.model));
+  const Result<models::ModelConfig> loaded = models::LoadModel(flags.model);
+  if (!loaded.ok()) return loaded.status().Within("--model");
+  const models::ModelConfig& model = *loaded;
   DT_ASSIGN_OR_RETURN(std::vector<vps::KindSpec> kinds, KindsOf(flags.dtype));
   DT_ASSIGN_OR_RETURN(request.catalog, models::MakeCatalog(model, std::move(kinds)));
-  DT_ASSIGN_OR_RETURN(request.topology, planner::LoadTopology(flags.topology));
+  Result<planner::Topology> topology = planner::LoadTopology(flags.topology);
+  if (!topology.ok()) return topology.status().Within("--topology");
+  request.topology = *std::move(topology);
   DT_ASSIGN_OR_RETURN(request.roles, planner::ParseRolePolicy(flags.roles));
   std::optional<int32_t> ranks = request.topology.num_ranks();
   DT_ASSIGN_OR_RETURN(request.from, CheckedLayout("--from", flags.from, model, ranks));
@@ -108,9 +115,6 @@ Status RunPlan(const PlanFlags& flags) {
   PlanReport report;
   report.model = flags.model;
   DT_ASSIGN_OR_RETURN(report.mode, engine::ParseMode(flags.mode));
-  if (flags.budget && *flags.budget < 0) {
-    return InvalidArgument("--budget {}: bytes of at least 0 are right", *flags.budget);
-  }
   DT_ASSIGN_OR_RETURN(report.request, MakeRequest(flags));
   const TimePoint start = MonotonicClock().Now();
   DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));

@@ -1,13 +1,14 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/directory_lock.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/memory_need.h"
@@ -21,11 +22,15 @@ namespace {
 
 // Every rank is a process of this machine.
 constexpr int32_t kMaxRanks = 256;
+constexpr int64_t kMaxSteps = std::numeric_limits<int64_t>::max();
+// Tokens of a step fit into 64 bits.
+constexpr int64_t kMaxSequences = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+constexpr double kLongestStepSeconds = 86400;
 
 struct TrainFlags {
   JobConfig config;
   std::optional<int32_t> nproc;  // none: as many as the layouts need
-  std::string seed = "1";
   std::vector<std::string> switches;
   std::string mode = "keep";
   std::string transport = "gloo";
@@ -44,43 +49,57 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
       ->required();
   app.add_option("--layout", config.layout, "the first layout, such as tp=2,pp=2,dp=1,zero=1")
       ->required();
-  app.add_option("--steps", config.steps,
-                 "steps of the whole training, which the learning rate's schedule is made for")
+  const Range<int64_t> steps{1, kMaxSteps, "steps"};
+  AddNumber(app, "--steps", config.steps, steps,
+            "steps of the whole training, which the learning rate's schedule is made for")
       ->required();
-  app.add_option("--stop-after", config.stop_after, "end this run after an earlier step");
-  app.add_option("--nproc", flags->nproc,
-                 "rank processes to start (default: as many as the layouts need)");
+  AddNumber(app, "--stop-after", config.stop_after, steps, "end this run after an earlier step");
+  AddNumber(app, "--nproc", flags->nproc, Range<int64_t>{1, kMaxRanks, "processes"},
+            "rank processes to start (default: as many as the layouts need)");
   app.add_option("--switch", flags->switches,
                  "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
   app.add_flag("--exact-switches", config.exact_switches,
                "move each --switch right after its STEP (0: before the first): training waits for "
                "its preparation");
-  app.add_option("--step-timeout", config.step_timeout,
-                 "seconds that a rank waits for another one within a step before the job ends")
+  AddNumber(app, "--step-timeout", config.step_timeout,
+            Range<double>{0.1, kLongestStepSeconds, "seconds"},
+            "seconds that a rank waits for another one within a step before the job ends")
       ->capture_default_str();
-  app.add_option("--global-batch", config.global_batch, "sequences per step")
+  const Range<int64_t> sequences{1, kMaxSequences, "sequences"};
+  AddNumber(app, "--global-batch", config.global_batch, sequences, "sequences per step")
       ->capture_default_str();
-  app.add_option("--micro-batch", config.micro_batch, "sequences per micro-batch")
+  AddNumber(app, "--micro-batch", config.micro_batch, sequences, "sequences per micro-batch")
       ->capture_default_str();
-  app.add_option("--seq", config.seq, "tokens per sequence")->capture_default_str();
-  app.add_option("--lr", config.lr, "peak learning rate")->capture_default_str();
-  app.add_option("--seed", flags->seed, "of weights and data order")->capture_default_str();
-  app.add_option("--dtype", config.dtype,
-                 "of parameters and of the gradients that dp positions exchange: fp32, or bf16 "
-                 "with fp32 masters and moments")
+  AddNumber(app, "--seq", config.seq, Range<int64_t>{1, kMaxTokens, "tokens"},
+            "tokens per sequence")
+      ->capture_default_str();
+  AddNumber(app, "--lr", config.lr, Range<double>{0, std::numeric_limits<double>::max(), ""},
+            "peak learning rate")
+      ->capture_default_str();
+  AddNumber(app, "--seed", config.seed,
+            Range<uint64_t>{0, std::numeric_limits<uint64_t>::max(), ""},
+            "of weights and data order")
+      ->capture_default_str();
+  AddChoice(app, "--dtype", config.dtype, {"fp32", "bf16"},
+            "of parameters and of the gradients that dp positions exchange: fp32, or bf16 with "
+            "fp32 masters and moments")
       ->capture_default_str();
   app.add_flag("--derive", config.derive,
                "switches compute bf16 parameters from their masters where a rank has those, "
                "instead of moving them");
-  app.add_option("--mode", flags->mode, "of switches: keep (the old state stays until commit)")
+  AddChoice(app, "--mode", flags->mode, {"keep"},
+            "of switches: keep (the old state stays until commit)")
       ->capture_default_str();
-  app.add_option("--verify", config.verify, "of switches: off, moved or full")
+  AddChoice(app, "--verify", config.verify, {"off", "moved", "full"},
+            "of switches: off, moved or full")
       ->capture_default_str();
-  app.add_option("--transport", flags->transport, "of switches: gloo")->capture_default_str();
+  AddChoice(app, "--transport", flags->transport, {"gloo"}, "of switches: gloo")
+      ->capture_default_str();
   app.add_option("--save", config.save,
                  "directory for a checkpoint after the last step, and before leaving on SIGINT or "
                  "SIGTERM");
-  app.add_option("--save-every", config.save_every, "save a checkpoint after every N steps too");
+  AddNumber(app, "--save-every", config.save_every, steps,
+            "save a checkpoint after every N steps too");
   app.add_option("--resume", config.resume,
                  "directory of checkpoints to go on from, in any layout");
   app.add_option(
@@ -96,37 +115,13 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
                "evaluate one fixed batch just before and after each switch");
   app.add_flag("--report-samples", config.report_samples,
                "tell in the JSON lines which samples each rank read in each step");
-  app.add_option("--fill", config.fill,
-                 "zero or nan: what a switch's new memory holds before state comes, for checking")
+  AddChoice(app, "--fill", config.fill, {"zero", "nan"},
+            "zero or nan: what a switch's new memory holds before state comes, for checking")
       ->capture_default_str();
-}
-
-// What the design has and this version has not is refused by name rather than ignored.
-Status CheckChoices(const TrainFlags& flags) {
-  if (flags.mode != "keep") {
-    return InvalidArgument("--mode {}: this version switches in mode keep only", flags.mode);
-  }
-  if (flags.transport != "gloo") {
-    return InvalidArgument("--transport {}: this version moves state over gloo only",
-                           flags.transport);
-  }
-  return {};
-}
-
-Result<uint64_t> ParseSeed(const std::string& text) {
-  uint64_t seed = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, seed);
-  if (!text.empty() && error == std::errc() && stop == end) return seed;
-  return InvalidArgument("--seed {}: give a whole number of 0 to {}", Shortened(text), UINT64_MAX);
 }
 
 // The number of processes that all layouts together need, or the number asked for.
 Result<int32_t> NumRanks(const TrainFlags& flags) {
-  if (flags.nproc && (*flags.nproc < 1 || *flags.nproc > kMaxRanks)) {
-    return InvalidArgument("--nproc {}: give a number of 1 to {}; all ranks start on this machine",
-                           *flags.nproc, kMaxRanks);
-  }
   if (flags.nproc) return *flags.nproc;
   std::vector<std::string> specs = {flags.config.layout};
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
@@ -185,14 +180,12 @@ void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_s
 
 Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
-  DT_RETURN_IF_ERROR(CheckChoices(flags));
   DT_RETURN_IF_ERROR(CheckUtf8(config));
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));
   }
   std::ranges::stable_sort(config.switches, {}, &ScheduledSwitch::step);
-  DT_ASSIGN_OR_RETURN(config.seed, ParseSeed(flags.seed));
   DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags));
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config));
   DT_ASSIGN_OR_RETURN(const vps::Layout first, setup.CheckedLayout(config.layout));
@@ -234,7 +227,9 @@ Status Train(TrainFlags& flags) {
                        .log_directory = flags.log_directory,
                        .note = memory};
   if (!flags.control.empty()) {
-    DT_ASSIGN_OR_RETURN(launch.control, ParseAddress(flags.control));
+    const Result<Address> control = ParseAddress(flags.control);
+    if (!control.ok()) return control.status().Within("--control");
+    launch.control = *control;
   }
   if (!flags.json.empty()) launch.json = flags.json;
   return Launch(launch);
