@@ -108,7 +108,10 @@ TEST(CaseC14, ZeroBytePieces) {
       EXPECT_EQ(result.new_state, OracleState(*to, DistinctValue));
       for (const Program& program : testing::CompileAll(*from, *to, {}, options.ranks)) {
         for (const auto* messages : {&program.phases[0].sends, &program.phases[0].receives}) {
-          for (const Message& message : *messages) EXPECT_GT(message.bytes, 0);
+          for (const Message& message : *messages) {
+            for (const Fragment& fragment : message.fragments)
+              EXPECT_GT(fragment.region.bytes(), 0);
+          }
         }
       }
     }
@@ -259,6 +262,9 @@ TEST(CaseC26, RanksOfASubgroup) {
       options.ranks = {0, 1, 2, 3};
       const std::string from = degrees + ",ranks=" + ranks;
       ExpectSurvives(catalog, {from, degrees + ",ranks=2+0", from}, DistinctValue, options);
+      // Here a rank is not its place among those that take part either.
+      options.ranks = {1, 2, 3, 5};
+      ExpectSurvives(catalog, {from, degrees + ",ranks=5+2", from}, DistinctValue, options);
     }
   }
   // By hand, tp=2: the first half of `up` is with rank 3 of {3, 1} and goes to rank 2 of {2, 0}.

@@ -296,6 +296,13 @@ TEST(CaseC14, EmptyTensorsAndMorePositionsThanHeads) {
     ++visits;
   });
   EXPECT_EQ(visits, 0);
+  for (const char* spec : {"tp=4", "tp=4,dp=2,zero=1", "dp=30,zero=1"}) {
+    const auto map = MapOf(catalog, spec);
+    for (const RankId rank : map->Ranks()) {
+      for (const Shard& shard : map->ShardsOf(rank))
+        EXPECT_GT(shard.box.elems(), 0) << spec << ", rank " << rank;
+    }
+  }
 }
 
 TEST(CaseC18, ParametersWithoutOptimizerState) {
