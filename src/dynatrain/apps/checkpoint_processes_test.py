@@ -28,7 +28,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
 
-class Checkpoints(Cli):
+class CheckpointCase(Cli):
     def setUp(self):
         super().setUp()
         self.store = self.path / "checkpoints"
@@ -55,6 +55,8 @@ class Checkpoints(Cli):
                 self.fail(f"no {event}: {job.communicate()}")
             time.sleep(0.005)
 
+
+class Checkpoints(CheckpointCase):
     def test_one_checkpoint_goes_on_in_ten_layouts(self):
         whole = losses(self.train("--layout", "tp=2,dp=2,zero=1", "--steps", "12"))
         saved = self.save_at(6)
@@ -169,6 +171,8 @@ class Checkpoints(Cli):
             step = max(e["step"] for e in events(done, "saved"))
         self.assertGreater(step, KILLS)
 
+
+class FullDisk(CheckpointCase):
     def test_a_full_disk_keeps_the_old_checkpoint_and_training_goes_on(self):
         if os.geteuid() != 0:
             self.skipTest("NOT RUN: a small disk can be made by root only")

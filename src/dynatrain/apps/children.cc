@@ -73,11 +73,12 @@ std::string Children::Exit::Describe() const {
 }
 
 Result<std::unique_ptr<Children>> Children::Spawn(
-    int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
+    RankId first, int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
     const std::string& config, const std::string& log_directory) {
   std::unique_ptr<Children> children(new Children);
   children->children_.resize(static_cast<size_t>(count));
-  for (RankId rank = 0; rank < count; ++rank) {
+  children->first_ = first;
+  for (RankId rank = first; rank < first + count; ++rank) {
     DT_RETURN_IF_ERROR(children->SpawnOne(rank, arguments(rank), config,
                                           fmt::format("{}/rank-{}.log", log_directory, rank)));
   }
@@ -110,7 +111,7 @@ Status Children::SpawnOne(RankId rank, const std::vector<std::string>& arguments
   std::vector<char*> argv;
   for (std::string& argument : owned) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  Child& child = children_[static_cast<size_t>(rank)];
+  Child& child = ChildOf(rank);
   const int error =
       ::posix_spawn(&child.pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -138,12 +139,12 @@ void Children::Poll(Duration timeout,
   const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(
       fds.empty() ? std::min(timeout, kReapInterval) : timeout);
   ::poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
-  for (size_t i = 0; i < children_.size(); ++i) Drain(static_cast<RankId>(i), on_line);
+  for (size_t i = 0; i < children_.size(); ++i) Drain(first_ + static_cast<RankId>(i), on_line);
   ReapAll(on_line, on_exit);
 }
 
 void Children::Drain(RankId rank, const std::function<void(RankId, const std::string&)>& on_line) {
-  Child& child = children_[static_cast<size_t>(rank)];
+  Child& child = ChildOf(rank);
   std::array<char, 4096> chunk{};
   while (child.events_fd >= 0) {
     const ssize_t count = ::read(child.events_fd, chunk.data(), chunk.size());
@@ -174,7 +175,7 @@ void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on
     }
     child.stopped_by = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
-    const Exit exit{static_cast<RankId>(i), child.pid, status};
+    const Exit exit{first_ + static_cast<RankId>(i), child.pid, status};
     child.pid = -1;
     Drain(exit.rank, on_line);
     on_exit(exit);
@@ -184,7 +185,7 @@ void Children::ReapAll(const std::function<void(RankId, const std::string&)>& on
 std::vector<RankId> Children::running() const {
   std::vector<RankId> ranks;
   for (size_t i = 0; i < children_.size(); ++i) {
-    if (children_[i].pid >= 0) ranks.push_back(static_cast<RankId>(i));
+    if (children_[i].pid >= 0) ranks.push_back(first_ + static_cast<RankId>(i));
   }
   return ranks;
 }
@@ -192,7 +193,7 @@ std::vector<RankId> Children::running() const {
 std::map<RankId, int> Children::stopped() const {
   std::map<RankId, int> signals;
   for (const RankId rank : running()) {
-    const int number = children_[static_cast<size_t>(rank)].stopped_by;
+    const int number = children_[static_cast<size_t>(rank - first_)].stopped_by;
     if (number != 0) signals[rank] = number;
   }
   return signals;
@@ -205,7 +206,7 @@ void Children::Signal(int number) const {
 }
 
 void Children::Kill(RankId rank) const {
-  const pid_t pid = children_[static_cast<size_t>(rank)].pid;
+  const pid_t pid = children_[static_cast<size_t>(rank - first_)].pid;
   if (pid >= 0) ::kill(pid, SIGKILL);
 }
 

@@ -39,10 +39,10 @@ class Children {
     std::string Describe() const;  // "rank 3 (pid 4242) was killed by signal 9 (Killed)"
   };
 
-  // Starts `count` copies of this program, arguments from `arguments(rank)`, `config` on kConfigFd;
+  // Starts ranks first, first + 1, ... as `count` copies of this program, arguments from `arguments(rank)`, `config` on kConfigFd;
   // standard output and error go to log_directory/rank-<n>.log.
   static Result<std::unique_ptr<Children>> Spawn(
-      int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
+      RankId first, int32_t count, const std::function<std::vector<std::string>(RankId)>& arguments,
       const std::string& config, const std::string& log_directory);
   ~Children();
   Children(const Children&) = delete;
@@ -79,6 +79,9 @@ class Children {
   void ReapAll(const std::function<void(RankId, const std::string&)>& on_line,
                const std::function<void(const Exit&)>& on_exit);
 
+  Child& ChildOf(RankId rank) { return children_[static_cast<size_t>(rank - first_)]; }
+
+  RankId first_ = 0;
   std::vector<Child> children_;
 };
 

@@ -1,14 +1,10 @@
 #include "dynatrain/apps/launcher.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -20,7 +16,9 @@
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/leaving.h"
+#include "dynatrain/apps/log_directory.h"
 #include "dynatrain/apps/progress.h"
+#include "dynatrain/apps/signals.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
@@ -31,59 +29,15 @@ namespace dynatrain::apps {
 namespace {
 
 using nlohmann::json;
-namespace fs = std::filesystem;
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(100);
 constexpr Duration kStoreTimeout = std::chrono::seconds(20);
 constexpr Duration kTerminateGrace = std::chrono::seconds(2);
+// How long other launchers get to end their ranks.
+constexpr Duration kLeaveTimeout = std::chrono::seconds(5);
 constexpr Duration kStopReminder = std::chrono::seconds(1);
-
-std::atomic<int> received_signal{0};
-std::atomic<int> received_signals{0};
-void OnSignal(int number) {
-  received_signal = number;
-  ++received_signals;
-}
-
-void HandleSignals() {
-  struct sigaction action{};
-  action.sa_handler = OnSignal;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(kStopSignal, SIG_IGN);  // inherited by ranks, which handle it once they can
-}
-
-// A directory for the ranks' logs; a temporary one is removed unless kept.
-class LogDirectory {
- public:
-  static Result<std::unique_ptr<LogDirectory>> Make(const std::string& wanted) {
-    std::error_code error;
-    if (!wanted.empty()) {
-      fs::create_directories(wanted, error);
-      if (error) return Unavailable("--log-dir {}: cannot make it: {}", wanted, error.message());
-      return std::make_unique<LogDirectory>(wanted, /*temporary=*/false);
-    }
-    std::string name = fs::temp_directory_path(error) / "dynatrain-XXXXXX";
-    if (error || ::mkdtemp(name.data()) == nullptr) {
-      return Unavailable("cannot make a temporary directory for logs; give --log-dir DIR");
-    }
-    return std::make_unique<LogDirectory>(name, /*temporary=*/true);
-  }
-  LogDirectory(std::string path, bool temporary) : path_(std::move(path)), temporary_(temporary) {}
-  LogDirectory(const LogDirectory&) = delete;
-  LogDirectory& operator=(const LogDirectory&) = delete;
-  ~LogDirectory() {
-    std::error_code ignored;
-    if (temporary_) fs::remove_all(path_, ignored);
-  }
-  void Keep() { temporary_ = false; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool temporary_;
-};
+// A launcher may be silent for so much longer than a rank within a step.
+constexpr Duration kSilenceMargin = std::chrono::seconds(5);
 
 // Where --json lines go.
 class JsonSink {
@@ -130,6 +84,7 @@ class Job {
     Status status = Start();
     if (status.ok()) status = Follow();
     if (!status.ok() && children_) children_->Terminate(kTerminateGrace);
+    if (!status.ok() && link_) link_->EndOthers(status, kLeaveTimeout);
     control_.reset();
     progress_.End();
     const std::lock_guard lock(mutex_);
@@ -137,7 +92,7 @@ class Job {
     ReportUndone(status);
     if (!reports_.empty()) progress_.Note("\n" + SwitchTable(ReportsInOrder()));
     if (status.ok()) return sink_.status();
-    if (received_signal == 0 && children_) {
+    if (StopSignal() == 0 && children_) {
       logs_->Keep();
       progress_.Note(fmt::format("the ranks' logs are in {}", logs_->path()));
     }
@@ -174,6 +129,8 @@ class Job {
   std::unique_ptr<LogDirectory> logs_;
   Progress progress_;
   std::unique_ptr<bridge::StoreServer> store_server_;
+  std::unique_ptr<elastic::Store> link_store_;
+  std::unique_ptr<NodeLink> link_;
   std::unique_ptr<Children> children_;
   Blame blame_{&MonotonicClock()};
   Leaving leaving_{&MonotonicClock()};
@@ -195,9 +152,16 @@ class Job {
 };
 
 Status Job::Start() {
-  DT_ASSIGN_OR_RETURN(store_server_, bridge::StoreServer::Start({"127.0.0.1", 0}));
-  const bridge::StoreAddress address = store_server_->address();
-  DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(address, kStoreTimeout));
+  NodeOptions node = options_.node;
+  if (node.serves_store) {
+    DT_ASSIGN_OR_RETURN(store_server_, bridge::StoreServer::Start(node.listen));
+    node.store.port = store_server_->address().port;
+  }
+  DT_ASSIGN_OR_RETURN(store_, bridge::ConnectStore(node.store, kStoreTimeout));
+  DT_ASSIGN_OR_RETURN(link_store_, store_->Clone());
+  link_ = std::make_unique<NodeLink>(link_store_.get(), node);
+  DT_RETURN_IF_ERROR(link_->ShareConfig(options_.config));
+  DT_RETURN_IF_ERROR(link_->AwaitOthers([] { return StopSignals() > 0; }));
   layout_ = options_.config.layout;
   if (options_.control) {
     ControlHandlers handlers{
@@ -211,17 +175,7 @@ Status Job::Start() {
         fmt::format("control: dynatrain switch --job {} SPEC", control_->address().ToString()));
   }
   if (!options_.note.empty()) progress_.Note(options_.note);
-  const auto arguments = [&](RankId rank) {
-    return std::vector<std::string>{"rank",
-                                    "--rank",
-                                    std::to_string(rank),
-                                    "--store",
-                                    fmt::format("{}:{}", address.host, address.port),
-                                    "--launcher",
-                                    std::to_string(::getpid())};
-  };
-  DT_ASSIGN_OR_RETURN(children_, Children::Spawn(options_.config.num_ranks, arguments,
-                                                 options_.config.ToJson(), logs_->path()));
+  DT_ASSIGN_OR_RETURN(children_, SpawnRanks(node, options_.config, logs_->path()));
   return {};
 }
 
@@ -232,14 +186,21 @@ Status Job::Follow() {
     return blame_.Settled(std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(last_step_.value("seconds", 0.0))));
   };
-  while (children_->any_running() && !settled()) {
+  const Duration silence =
+      kSilenceMargin + std::chrono::duration_cast<Duration>(
+                           std::chrono::duration<double>(options_.config.step_timeout));
+  while ((children_->any_running() || !link_->all_left()) && !settled()) {
     if (AskedToLeave()) {
-      return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
+      return Aborted("stopped by signal {} after step {}; {}", StopSignal(),
                      last_step_.value("step", 0), SavedSoFar());
     }
     children_->Poll(kPollInterval, on_line, on_exit);
+    DT_RETURN_IF_ERROR(link_->Pull(on_line));
+    if (!blame_.any()) DT_RETURN_IF_ERROR(link_->Missing(silence));
     KillLateOnes();
   }
+  // A launcher that ended its ranks explains what the others complain of.
+  if (blame_.any()) DT_RETURN_IF_ERROR(link_->Missing(silence));
   return Verdict();
 }
 
@@ -258,9 +219,11 @@ void Job::KillLateOnes() {
 Status Job::Verdict() const {
   const std::vector<RankId> training = TrainingRanks();
   if (blame_.any()) return blame_.Verdict(training, children_->stopped());
-  if (received_signal != 0) {
-    return Aborted("stopped by signal {} after step {}; {}", received_signal.load(),
-                   last_step_.value("step", 0), SavedSoFar());
+  const std::string stopped_by =
+      StopSignal() != 0 ? fmt::format("signal {}", StopSignal()) : link_->StoppedBy();
+  if (!stopped_by.empty()) {
+    return Aborted("stopped by {} after step {}; {}", stopped_by, last_step_.value("step", 0),
+                   SavedSoFar());
   }
   if (!save_failure_.empty()) {
     return Unavailable("the last checkpoint could not be saved: {}; {}", save_failure_,
@@ -281,8 +244,8 @@ std::vector<RankId> Job::TrainingRanks() const {
 // Whether to end everything now. With a directory for checkpoints the first signal lets the ranks
 // end the step and save; they are told again until they end, for one may still be starting.
 bool Job::AskedToLeave() {
-  if (received_signals == 0) return false;
-  if (options_.config.save.empty() || received_signals > 1) return true;
+  if (StopSignals() == 0) return false;
+  if (options_.config.save.empty() || StopSignals() > 1) return true;
   const TimePoint now = MonotonicClock().Now();
   if (!told_to_stop_)
     progress_.Note("stopping after this step, then saving; a second signal stops at once");
@@ -310,6 +273,14 @@ void Job::OnEvent(RankId rank, const std::string& line) {
 
 void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event) {
   const auto name = event.at("event").get<std::string>();
+  if (name == "exit") {  // of a rank that another launcher started
+    blame_.AddExit({rank, event.value("pid", 0), event.value("wait_status", 1)});
+    return;
+  }
+  if (name == "late") {  // of a rank that another launcher has killed
+    late_.emplace(rank, event.value("why", ""));
+    return;
+  }
   if (name == "error") {
     blame_.AddError(rank, event.value("message", "unknown"));
     return;
@@ -473,10 +444,8 @@ json Job::StatusJson() {
 
 }  // namespace
 
-int StopSignal() { return received_signal; }
-
 Status Launch(const LaunchOptions& options) {
-  HandleSignals();
+  NoticeSignals();
   bridge::SilenceTorchLog();
   DT_ASSIGN_OR_RETURN(JsonSink sink, JsonSink::Open(options.json));
   DT_ASSIGN_OR_RETURN(auto logs, LogDirectory::Make(options.log_directory));

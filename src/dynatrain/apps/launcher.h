@@ -1,4 +1,4 @@
-// The launcher: `dynatrain train` on one machine. Starts the ranks, hosts the store, serves control
+// The launcher: `dynatrain train`. Starts the ranks of its node, hosts the store, serves control
 // requests, shows progress, and ends everything with one clear message when a rank fails.
 #ifndef DYNATRAIN_APPS_LAUNCHER_H_
 #define DYNATRAIN_APPS_LAUNCHER_H_
@@ -8,6 +8,7 @@
 
 #include "dynatrain/apps/control.h"
 #include "dynatrain/apps/job_config.h"
+#include "dynatrain/apps/nodes.h"
 
 namespace dynatrain::apps {
 
@@ -18,15 +19,17 @@ struct LaunchOptions {
   std::string
       log_directory;  // of the ranks' logs; empty: a temporary one, kept only after a failure
   std::string note;   // told before the ranks start
+  NodeOptions node;   // this launcher among those of the job
 };
 
-// Runs the job to its end. A first SIGINT or SIGTERM ends it after the current step, with a
-// checkpoint if the job has a directory for them; a second one at once. Ok, or the one thing that went wrong first; no rank process is left
-// either way.
+// Runs the job to its end. A first SIGINT or SIGTERM ends it after the current step with a
+// checkpoint if the job has a directory for them, else at once, as does a second one. Ok, or the one
+// thing that went wrong first; no rank process is left either way.
 Status Launch(const LaunchOptions& options);
 
-// The signal that ended the last job, 0 if none did.
-int StopSignal();
+// The same for a launcher that is not the job's first (NodeOptions::index > 0): starts its ranks with
+// the first one's configuration, and ends with them or when the first one says so.
+Status LaunchFurther(const NodeOptions& node, const std::string& log_directory);
 
 }  // namespace dynatrain::apps
 

@@ -34,9 +34,11 @@ struct Needed {
 
 }  // namespace
 
-MemoryNeed NeedOf(const JobSetup& setup, const vps::LayoutShardMap& map) {
+MemoryNeed NeedOf(const JobSetup& setup, const vps::LayoutShardMap& map, RankId first,
+                  int32_t count) {
   MemoryNeed need;
   for (const RankId rank : map.layout().Ranks()) {
+    if (rank < first || rank - first >= count) continue;
     for (const vps::Buffer& buffer : map.BuffersOf(rank)) {
       need.state += buffer.bytes();
       if (buffer.kind != vps::Kind::kParam) continue;
@@ -62,28 +64,29 @@ Result<ByteCount> MemAvailable(std::string_view meminfo) {
   return kib * 1024;
 }
 
-Result<std::string> CheckMemory(const JobConfig& config, const JobSetup& setup) {
+Result<std::string> CheckMemory(const JobConfig& config, const JobSetup& setup, RankId first,
+                                int32_t count) {
   std::ifstream file("/proc/meminfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   DT_ASSIGN_OR_RETURN(const ByteCount available, MemAvailable(text));
   std::vector<std::string> specs = {config.layout};
   for (const ScheduledSwitch& scheduled : config.switches) specs.push_back(scheduled.spec);
-  const ByteCount processes = config.num_ranks * kProcessBytes;
+  const ByteCount processes = count * kProcessBytes;
   Needed largest;
   ByteCount switching = 0, last_state = 0;
   for (const std::string& spec : specs) {
     DT_ASSIGN_OR_RETURN(const vps::Layout layout, setup.CheckedLayout(spec));
     DT_ASSIGN_OR_RETURN(const auto map, vps::LayoutShardMap::Make(setup.catalog, layout));
-    const MemoryNeed need = NeedOf(setup, *map);
+    const MemoryNeed need = NeedOf(setup, *map, first, count);
     switching = std::max(switching, last_state + need.total() + processes);
     last_state = need.state;
     if (need.total() >= largest.need.total()) largest = {spec, need};
   }
   const MemoryNeed& need = largest.need;
   const std::string told = fmt::format(
-      "layout {} on {} processes needs {} at least: {} of parameters and moments, {} of "
+      "layout {} on {} processes here needs {} at least: {} of parameters and moments, {} of "
       "gradients, {} of activations, {} of the processes themselves; {} is available",
-      Shortened(largest.spec), config.num_ranks, FormatBytes(need.total() + processes),
+      Shortened(largest.spec), count, FormatBytes(need.total() + processes),
       FormatBytes(need.state), FormatBytes(need.gradients), FormatBytes(need.activations),
       FormatBytes(processes), FormatBytes(available));
   if (need.total() + processes > available) {

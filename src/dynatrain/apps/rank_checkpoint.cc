@@ -25,7 +25,7 @@ std::string Say(const Result<T>& result, const std::string& text) {
 }
 
 // One exchange between the ranks of a layout: all say something, the lowest rank hears all of it
-// and answers all. Keys lie under `prefix`.
+// and answers all. Keys lie under `prefix`, and none is left once all have taken the answer.
 class Exchange {
  public:
   Exchange(elastic::Store* store, std::string prefix, std::vector<RankId> ranks, Duration timeout)
@@ -47,11 +47,26 @@ class Exchange {
     for (const RankId rank : ranks_) DT_RETURN_IF_ERROR(store_->Delete(Key(rank)));
     return texts;
   }
-  Status Answer(const std::string& text) { return store_->Set(prefix_ + "/answer", text); }
-  Result<std::string> AwaitAnswer() { return store_->Wait(prefix_ + "/answer", timeout_); }
+  // The lowest rank: returns when all others have the answer.
+  Status Answer(const std::string& text) {
+    DT_RETURN_IF_ERROR(store_->Set(AnswerKey(), text));
+    for (const RankId rank : ranks_) {
+      if (rank == lowest()) continue;
+      DT_RETURN_IF_ERROR(store_->Wait(Key(rank), timeout_).status());
+      DT_RETURN_IF_ERROR(store_->Delete(Key(rank)));
+    }
+    return store_->Delete(AnswerKey());
+  }
+  // The other ranks.
+  Result<std::string> TakeAnswer(RankId rank) {
+    DT_ASSIGN_OR_RETURN(std::string answer, store_->Wait(AnswerKey(), timeout_));
+    DT_RETURN_IF_ERROR(Tell(rank, std::string(kOk)));
+    return answer;
+  }
 
  private:
   std::string Key(RankId rank) const { return fmt::format("{}/{}", prefix_, rank); }
+  std::string AnswerKey() const { return prefix_ + "/answer"; }
 
   elastic::Store* store_;
   const std::string prefix_;
@@ -93,7 +108,7 @@ Result<bool> SaveCheckpoint(const CheckpointContext& context,
       io::SaveShards(directory, step, *instance.map, context.rank, instance.state);
   DT_RETURN_IF_ERROR(exchange.Tell(context.rank, Say(saved, saved.ok() ? saved->ToJson() : "")));
   if (context.rank != exchange.lowest()) {
-    DT_ASSIGN_OR_RETURN(const std::string answer, exchange.AwaitAnswer());
+    DT_ASSIGN_OR_RETURN(const std::string answer, exchange.TakeAnswer(context.rank));
     return answer.starts_with(kOk);
   }
   Status failed;
@@ -129,7 +144,7 @@ Result<std::string> LoadCheckpoint(const CheckpointContext& context,
   Exchange exchange(context.store, "load", instance->map->Ranks(), kLoadTimeout);
   DT_RETURN_IF_ERROR(exchange.Tell(context.rank, fmt::format("{}{}", kOk, part.ToJson())));
   if (context.rank != exchange.lowest()) {
-    DT_ASSIGN_OR_RETURN(const std::string answer, exchange.AwaitAnswer());
+    DT_ASSIGN_OR_RETURN(const std::string answer, exchange.TakeAnswer(context.rank));
     if (answer.starts_with(kOk)) return info.job_state;
     return DataLoss("{}", answer.substr(std::min(kError.size(), answer.size())));
   }

@@ -16,7 +16,6 @@
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/children.h"
-#include "dynatrain/apps/control.h"
 #include "dynatrain/apps/events.h"
 #include "dynatrain/apps/job_config.h"
 #include "dynatrain/apps/job_setup.h"
@@ -77,8 +76,9 @@ class RankProcess {
  public:
   RankProcess(RankId rank, EventWriter* events) : rank_(rank), events_(events) {}
 
-  Status Run(const std::string& config, const std::string& store_address) {
-    DT_RETURN_IF_ERROR(Join(config, store_address));
+  Status Run(const std::string& config, const bridge::StoreAddress& store,
+             const bridge::GlooOptions& gloo) {
+    DT_RETURN_IF_ERROR(Join(config, store, gloo));
     while (true) {
       if (!agent_->current().active()) {
         DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult result, agent_->WaitWhileIdle());
@@ -93,7 +93,8 @@ class RankProcess {
   }
 
  private:
-  Status Join(const std::string& config, const std::string& store_address);
+  Status Join(const std::string& config, const bridge::StoreAddress& store,
+              bridge::GlooOptions gloo);
   Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds,
                                                                  double* load_seconds);
   Status OneStep();
@@ -126,19 +127,16 @@ class RankProcess {
   int64_t saved_step_ = -1;
 };
 
-Status RankProcess::Join(const std::string& config, const std::string& store_address) {
+Status RankProcess::Join(const std::string& config, const bridge::StoreAddress& store,
+                         bridge::GlooOptions gloo) {
   DT_ASSIGN_OR_RETURN(config_, JobConfig::FromJson(config));
   if (!config_.save.empty()) ::signal(SIGTERM, OnStop);
   DT_ASSIGN_OR_RETURN(setup_, JobSetup::Make(config_));
-  DT_ASSIGN_OR_RETURN(const Address address, ParseAddress(store_address));
-  const bridge::StoreAddress store{address.host, static_cast<uint16_t>(address.port)};
   DT_ASSIGN_OR_RETURN(std::unique_ptr<elastic::Store> connected,
                       bridge::ConnectStore(store, kJoinTimeout));
   store_ = std::move(connected);
-  const bridge::GlooOptions gloo{.interface = "lo",
-                                 .address = "",
-                                 .operation_timeout = std::chrono::duration_cast<Duration>(
-                                     std::chrono::duration<double>(config_.step_timeout))};
+  gloo.operation_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config_.step_timeout));
   DT_ASSIGN_OR_RETURN(groups_, bridge::GlooGroupFactory::Connect(rank_, store, gloo, kJoinTimeout));
   DT_ASSIGN_OR_RETURN(host_, trainer::TrainerHost::Make(setup_.trainer));
   Stopwatch watch;
@@ -360,7 +358,8 @@ std::string ReadAll(int fd) {
 
 }  // namespace
 
-int RankMain(RankId rank, const std::string& store_address, pid_t launcher) {
+int RankMain(RankId rank, const bridge::StoreAddress& store, const bridge::GlooOptions& gloo,
+             pid_t launcher) {
   // No rank outlives its launcher; and a terminal's Ctrl-C is the launcher's to handle.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) return 1;  // it ended before it could take this process along
@@ -371,7 +370,7 @@ int RankMain(RankId rank, const std::string& store_address, pid_t launcher) {
   EventWriter events(kEventsFd);
   events.Write("up", {{"rank", rank}});
   RankProcess process(rank, &events);
-  const Status status = process.Run(ReadAll(kConfigFd), store_address);
+  const Status status = process.Run(ReadAll(kConfigFd), store, gloo);
   if (status.ok()) return 0;
   LogError("{}", status.ToString());
   events.Write("error", {{"message", status.ToString()}});

@@ -4,15 +4,16 @@
 
 #include <sys/types.h>
 
-#include <string>
-
 #include "dynatrain/base/types.h"
+#include "dynatrain/bridge/c10d_groups.h"
+#include "dynatrain/bridge/c10d_store.h"
 
 namespace dynatrain::apps {
 
 // Runs `rank` with the JobConfig on kConfigFd, reporting on kEventsFd, against the launcher's
-// store. Returns the exit code.
-int RankMain(RankId rank, const std::string& store_address, pid_t launcher);
+// store, with groups that listen where `gloo` says. Returns the exit code.
+int RankMain(RankId rank, const bridge::StoreAddress& store, const bridge::GlooOptions& gloo,
+             pid_t launcher);
 
 }  // namespace dynatrain::apps
 

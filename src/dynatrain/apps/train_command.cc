@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -12,7 +13,9 @@
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/memory_need.h"
+#include "dynatrain/apps/nodes.h"
 #include "dynatrain/apps/resume_check.h"
+#include "dynatrain/apps/signals.h"
 #include "dynatrain/base/text.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
@@ -20,13 +23,14 @@
 namespace dynatrain::apps {
 namespace {
 
-// Every rank is a process of this machine.
+// So many rank processes start on one machine at most.
 constexpr int32_t kMaxRanks = 256;
 constexpr int64_t kMaxSteps = std::numeric_limits<int64_t>::max();
 // Tokens of a step fit into 64 bits.
 constexpr int64_t kMaxSequences = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr double kLongestStepSeconds = 86400;
+constexpr double kShortestJoinSeconds = 0.1;
 
 struct TrainFlags {
   JobConfig config;
@@ -34,6 +38,9 @@ struct TrainFlags {
   std::vector<std::string> switches;
   std::string mode = "keep";
   std::string transport = "gloo";
+  std::string interface;
+  std::string host;
+  double join_timeout = 120;
   std::string control;
   std::string json;
   std::string log_directory;
@@ -55,7 +62,16 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
       ->required();
   AddNumber(app, "--stop-after", config.stop_after, steps, "end this run after an earlier step");
   AddNumber(app, "--nproc", flags->nproc, Range<int64_t>{1, kMaxRanks, "processes"},
-            "rank processes to start (default: as many as the layouts need)");
+            "rank processes to start here (default: as many as the layouts need; with several "
+            "launchers, 1 for each)");
+  app.add_option("--interface", flags->interface,
+                 "network interface on which this node's ranks listen (default: lo; with several "
+                 "launchers, the one that leads to MASTER_ADDR)");
+  app.add_option("--host", flags->host, "address of this machine instead of an interface");
+  AddNumber(app, "--join-timeout", flags->join_timeout,
+            Range<double>{kShortestJoinSeconds, kLongestStepSeconds, "seconds"},
+            "seconds that several launchers of one job wait for each other")
+      ->capture_default_str();
   app.add_option("--switch", flags->switches,
                  "STEP:SPEC: once STEP has ended, ask for this layout; may be given often");
   app.add_flag("--exact-switches", config.exact_switches,
@@ -121,8 +137,9 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
 }
 
 // The number of processes that all layouts together need, or the number asked for.
-Result<int32_t> NumRanks(const TrainFlags& flags) {
-  if (flags.nproc) return *flags.nproc;
+Result<int32_t> NumRanks(const TrainFlags& flags, int32_t launchers) {
+  if (flags.nproc) return *flags.nproc * launchers;
+  if (launchers > 1) return launchers;
   std::vector<std::string> specs = {flags.config.layout};
   for (const ScheduledSwitch& s : flags.config.switches) specs.push_back(s.spec);
   int32_t needed = 1;
@@ -180,13 +197,17 @@ void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_s
 
 Status Train(TrainFlags& flags) {
   JobConfig& config = flags.config;
+  const auto join_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.join_timeout));
+  DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
+  if (!node.first()) return LaunchFurther(node, flags.log_directory);
   DT_RETURN_IF_ERROR(CheckUtf8(config));
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));
   }
   std::ranges::stable_sort(config.switches, {}, &ScheduledSwitch::step);
-  DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags));
+  DT_ASSIGN_OR_RETURN(config.num_ranks, NumRanks(flags, node.count));
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config));
   DT_ASSIGN_OR_RETURN(const vps::Layout first, setup.CheckedLayout(config.layout));
   config.layout = first.ToString();
@@ -220,12 +241,14 @@ Status Train(TrainFlags& flags) {
   std::vector<std::string> notes;
   DT_RETURN_IF_ERROR(CheckResume(setup, &config, &notes));
   for (const std::string& line : notes) Note(line);
-  DT_ASSIGN_OR_RETURN(const std::string memory, CheckMemory(config, setup));
+  DT_ASSIGN_OR_RETURN(const std::string memory,
+                      CheckMemory(config, setup, 0, config.num_ranks / node.count));
   LaunchOptions launch{.config = config,
                        .control = {},
                        .json = {},
                        .log_directory = flags.log_directory,
-                       .note = memory};
+                       .note = memory,
+                       .node = node};
   if (!flags.control.empty()) {
     const Result<Address> control = ParseAddress(flags.control);
     if (!control.ok()) return control.status().Within("--control");
