@@ -4,7 +4,6 @@
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/flags.h"
-#include "dynatrain/engine/state.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/hugging_face.h"
@@ -25,26 +24,11 @@ struct ExportFlags {
   std::string dtype;  // empty: the parameters' own
 };
 
-// A whole state on one rank.
-struct Whole {
-  models::ModelConfig model;
-  std::shared_ptr<const vps::LayoutShardMap> map;
-  engine::StateBuffers state;
-
-  static Result<Whole> Make(const std::string& model, vps::DType dtype) {
-    Whole whole;
-    DT_ASSIGN_OR_RETURN(whole.model, models::LoadModel(model));
-    const bool bf16 = dtype == vps::DType::kBF16;
-    DT_ASSIGN_OR_RETURN(
-        const auto catalog,
-        models::MakeCatalog(whole.model, bf16 ? vps::Bf16AdamKinds() : vps::Fp32AdamKinds()));
-    DT_ASSIGN_OR_RETURN(const vps::Layout layout, vps::ParseLayout("dp=1"));
-    DT_ASSIGN_OR_RETURN(whole.map, vps::LayoutShardMap::Make(catalog, layout));
-    DT_ASSIGN_OR_RETURN(whole.state,
-                        engine::StateBuffers::Allocate(*whole.map, 0, engine::Fill::kZero));
-    return whole;
-  }
-};
+Result<std::shared_ptr<const vps::StateCatalog>> CatalogOf(const models::ModelConfig& model,
+                                                           vps::DType dtype) {
+  const bool bf16 = dtype == vps::DType::kBF16;
+  return models::MakeCatalog(model, bf16 ? vps::Bf16AdamKinds() : vps::Fp32AdamKinds());
+}
 
 Result<vps::DType> ParseTrainingDType(const std::string& name) {
   if (name == "fp32") return vps::DType::kF32;
@@ -54,20 +38,26 @@ Result<vps::DType> ParseTrainingDType(const std::string& name) {
 
 Result<std::string> Import(const ImportFlags& flags) {
   DT_ASSIGN_OR_RETURN(const vps::DType dtype, ParseTrainingDType(flags.dtype));
-  DT_ASSIGN_OR_RETURN(Whole whole, Whole::Make(flags.from, dtype));
-  DT_RETURN_IF_ERROR(trainer::ReadHuggingFace(flags.from, whole.model, *whole.map, &whole.state));
-  DT_ASSIGN_OR_RETURN(const io::SavedShards part,
-                      io::SaveShards(flags.output, 0, *whole.map, 0, whole.state));
+  DT_ASSIGN_OR_RETURN(const models::ModelConfig model, models::LoadModel(flags.from));
+  DT_ASSIGN_OR_RETURN(const auto catalog, CatalogOf(model, dtype));
+  // A buffer for each parameter: no more is in memory at a time.
+  DT_ASSIGN_OR_RETURN(const vps::Layout layout, vps::ParseLayout("dp=1,zero_order=forward-param"));
+  DT_ASSIGN_OR_RETURN(const auto map, vps::LayoutShardMap::Make(catalog, layout));
+  DT_ASSIGN_OR_RETURN(const auto reader, trainer::HuggingFaceReader::Open(flags.from, model, map));
+  const Result<io::SavedShards> part = io::SaveShards(
+      flags.output, 0, *map, 0, [&](vps::BufferIndex index) { return reader->Buffer(index); });
+  if (!part.ok()) io::DropPartial(flags.output, 0);
+  DT_RETURN_IF_ERROR(part.status());
   // No run has made it: it has no position in any data, and no job state.
   io::CheckpointInfo info{.step = 0,
-                          .layout = whole.map->layout(),
+                          .layout = layout,
                           .job_state = {},
-                          .catalog_fingerprint = whole.map->catalog().Fingerprint(),
+                          .catalog_fingerprint = catalog->Fingerprint(),
                           .dtype = flags.dtype,
                           .run = {{"model", flags.from}},
                           .digest = 0,
                           .files = {}};
-  return io::FinishCheckpoint(flags.output, &info, {part});
+  return io::FinishCheckpoint(flags.output, &info, {*part});
 }
 
 Result<std::string> Export(const ExportFlags& flags) {
@@ -78,15 +68,18 @@ Result<std::string> Export(const ExportFlags& flags) {
   DT_ASSIGN_OR_RETURN(const vps::DType dtype,
                       flags.dtype.empty() ? own : ParseTrainingDType(flags.dtype));
   const auto made_with = info.run.find("model");
-  const std::string model = !flags.model.empty()          ? flags.model
-                            : made_with == info.run.end() ? std::string()
-                                                          : made_with->second;
-  if (model.empty()) return InvalidArgument("{} does not tell its model; give --model", path);
-  Result<Whole> whole = Whole::Make(model, own);
-  if (!whole.ok()) return whole.status().Within(fmt::format("the model of {}", path));
-  DT_RETURN_IF_ERROR(io::LoadState(path, info, *whole->map, 0, &whole->state));
-  DT_RETURN_IF_ERROR(
-      trainer::WriteHuggingFace(flags.output, whole->model, *whole->map, whole->state, dtype));
+  const std::string name = !flags.model.empty()          ? flags.model
+                           : made_with == info.run.end() ? std::string()
+                                                         : made_with->second;
+  if (name.empty()) return InvalidArgument("{} does not tell its model; give --model", path);
+  const Result<models::ModelConfig> model = models::LoadModel(name);
+  if (!model.ok()) return model.status().Within(fmt::format("the model of {}", path));
+  DT_ASSIGN_OR_RETURN(const auto catalog, CatalogOf(*model, own));
+  DT_ASSIGN_OR_RETURN(const auto reader, io::CheckpointReader::Open(path, info, catalog));
+  const auto read = [&](vps::TensorId tensor, const vps::Box& box, ByteSpan run) {
+    return reader->Read(tensor, box, run);
+  };
+  DT_RETURN_IF_ERROR(trainer::WriteHuggingFace(flags.output, *model, *catalog, read, dtype));
   return path;
 }
 

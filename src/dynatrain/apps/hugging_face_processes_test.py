@@ -4,6 +4,7 @@
 import json
 import pathlib
 import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +12,13 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cli_test_support import MICRO, Cli, events, main
 
+# Runs a command and prints its peak in KiB. A process of its own, and a small one: what is started from a large one counts the
+# memory of that as its own peak.
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
 TESTDATA = pathlib.Path(__file__).parents[1] / "trainer" / "testdata"
 
 
@@ -30,6 +38,31 @@ def read_folder(folder):
 
 def floats(tensor):
     return np.frombuffer(tensor[2], np.float32)
+
+
+def write_folder(folder, layers, hidden, ffn, vocab=61):
+    """An untied LLaMA of random fp32 weights with two heads; the bytes of its largest tensor and of all."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(
+        {"model_type": "llama", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": 2, "num_key_value_heads": 2,
+         "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 64, "tie_word_embeddings": False}))
+    shapes = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden], "lm_head.weight": [vocab, hidden]}
+    for layer in range(layers):
+        of_layer = {"self_attn.q_proj": [hidden, hidden], "self_attn.k_proj": [hidden, hidden], "self_attn.v_proj": [hidden, hidden],
+                    "self_attn.o_proj": [hidden, hidden], "input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+                    "mlp.gate_proj": [ffn, hidden], "mlp.up_proj": [ffn, hidden], "mlp.down_proj": [hidden, ffn]}
+        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    rng = np.random.default_rng(2)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            file.write(rng.standard_normal(shape, np.float32).tobytes())
+    return max(4 * int(np.prod(shape)) for shape in shapes.values()), end
 
 
 def write_llmc(path, tokens):
@@ -105,6 +138,31 @@ class HuggingFace(Cli):
         for step, loss in self.train_from(self.path / "wide", self.path / "wide-end", "dp=1").items():
             self.assertAlmostEqual(losses[step], loss, delta=0.01 * loss)
         self.refuse(["train", *self.common, "--layout", "dp=1", "--resume", str(start)], "bf16", "fp32")
+
+    def peak_bytes(self, *arguments):
+        """The largest resident memory of a command that must succeed, pages of files included."""
+        measured = subprocess.run([sys.executable, "-c", MEASURE, self.program, *map(str, arguments)], capture_output=True, text=True,
+                                  timeout=120)
+        self.assertEqual(measured.returncode, 0, measured.stderr)
+        return 1024 * int(measured.stdout)
+
+    def test_import_and_export_hold_about_a_tensor_at_a_time(self):
+        source = self.path / "large"
+        tensor, weights = write_folder(source, layers=6, hidden=512, ffn=2048)
+        for dtype, state in (("fp32", 3 * weights), ("bf16", 3.5 * weights)):
+            with self.subTest(dtype=dtype):
+                base = self.peak_bytes("import", self.source, "-o", self.path / f"small-{dtype}", "--dtype", dtype)
+                read = self.peak_bytes("import", source, "-o", self.path / f"start-{dtype}", "--dtype", dtype) - base
+                back = self.path / f"back-{dtype}"
+                written = self.peak_bytes("export", self.path / f"start-{dtype}", "-o", back, "--dtype", "fp32") - base
+                print(f"{dtype}: state {state / 1e6:.0f} MB, largest tensor {tensor / 1e6:.1f} MB, more than for a small model: "
+                      f"import {read / 1e6:.1f} MB, export {written / 1e6:.1f} MB")
+                self.assertLess(max(read, written), 8 * tensor)
+                self.assertGreater(state, 5 * 8 * tensor)
+                found, expected = read_folder(back), read_folder(source)
+                self.assertEqual(found.keys(), expected.keys())
+                for name, values in expected.items():
+                    self.assertTrue(found[name] == values, f"{name} is not what it was")
 
     def test_what_does_not_fit_is_refused(self):
         self.refuse(["import", str(self.path), "-o", str(self.path / "x")], str(self.path))

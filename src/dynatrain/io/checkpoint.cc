@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kChunkBytes = size_t{4} << 20;
+
 Status MakeDirectories(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -66,6 +68,19 @@ const CheckpointFile* Described(const CheckpointInfo& info, const std::string& n
 
 uint64_t DigestOf(ConstByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+// The same of a part of a mapped file, without keeping it in memory.
+uint64_t DigestOfFile(ConstByteSpan bytes) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (ConstByteSpan left = bytes; !left.empty();) {
+    const ConstByteSpan chunk = left.first(std::min(left.size(), kChunkBytes));
+    XXH3_64bits_update(&state, chunk.data(), chunk.size());
+    MappedFile::Forget(chunk);
+    left = left.subspan(chunk.size());
+  }
+  return XXH3_64bits_digest(&state);
+}
+
 // The files of a checkpoint that one reader needs, opened as it needs them, each buffer checked
 // against its digest before its first use.
 class Files {
@@ -80,6 +95,7 @@ class Files {
                         engine::RegionOf(piece, file->shards, file->buffers));
     DT_ASSIGN_OR_RETURN(const ConstByteSpan bytes, BytesOf(file, region.buffer));
     engine::CopyRegion(bytes, region, to_buffer, to);
+    MappedFile::Forget(bytes);
     return {};
   }
 
@@ -119,7 +135,7 @@ class Files {
                       vps::DTypeName(buffer.dtype));
     }
     const auto saved = file->described->tensors.find(buffer.name);
-    const uint64_t digest = DigestOf(view.data);
+    const uint64_t digest = DigestOfFile(view.data);
     if (saved == file->described->tensors.end() || saved->second != digest) {
       return DataLoss("{}: {} is damaged: it has changed since it was saved", file->name,
                       buffer.name);
@@ -134,31 +150,93 @@ class Files {
   std::map<RankId, File> files_;
 };
 
+// The checkpoint as a shard map, each file a rank from `file_base` on.
+Result<std::shared_ptr<const vps::ExplicitShardMap>> FilesMap(
+    const std::string& path, const CheckpointInfo& info,
+    const std::shared_ptr<const vps::StateCatalog>& catalog, RankId file_base) {
+  if (info.catalog_fingerprint != catalog->Fingerprint()) {
+    return InvalidArgument(
+        "{} holds the state of another model, dtype or optimizer than this job's", path);
+  }
+  DT_ASSIGN_OR_RETURN(const auto written, vps::LayoutShardMap::Make(catalog, info.layout));
+  std::vector<vps::ExplicitShardMap::Holding> holdings;
+  for (const RankId writer : written->Ranks()) {
+    holdings.push_back(SavedPart(*written, writer));
+    holdings.back().rank += file_base;
+  }
+  return vps::ExplicitShardMap::Make(catalog, std::move(holdings));
+}
+
+class Reader final : public CheckpointReader {
+ public:
+  Reader(const std::string& path, CheckpointInfo info,
+         std::shared_ptr<const vps::ExplicitShardMap> map)
+      : info_(std::move(info)), map_(std::move(map)), files_(path, info_, *map_, 0) {}
+
+  Status Read(vps::TensorId tensor, const vps::Box& box, ByteSpan run) override {
+    const vps::StateTensor& about = map_->catalog().tensor(tensor);
+    const std::vector<vps::Buffer> buffers = {{"", about.kind, about.dtype, box.elems()}};
+    DT_CHECK(static_cast<ByteCount>(run.size()) == buffers[0].bytes());
+    const std::vector<vps::Shard> shards = {{tensor, box, 0, 0, vps::RowMajorStrides(box.shape())}};
+    Status status;
+    map_->VisitHolders(tensor, box, [&](const vps::Box& part, const vps::HolderSet& holders) {
+      if (!status.ok()) return;
+      const Result<engine::Region> to = engine::RegionOf({tensor, part}, shards, buffers);
+      status = to.ok() ? files_.CopyPiece({tensor, part}, holders.At(0), *to, run) : to.status();
+    });
+    return status;
+  }
+
+ private:
+  const CheckpointInfo info_;
+  const std::shared_ptr<const vps::ExplicitShardMap> map_;
+  Files files_;
+};
+
 }  // namespace
+
+Result<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
+    const std::string& path, const CheckpointInfo& info,
+    std::shared_ptr<const vps::StateCatalog> catalog) {
+  DT_ASSIGN_OR_RETURN(auto map, FilesMap(path, info, catalog, 0));
+  return std::unique_ptr<CheckpointReader>(std::make_unique<Reader>(path, info, std::move(map)));
+}
 
 Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
                                const vps::LayoutShardMap& map, RankId rank,
                                const engine::StateBuffers& state) {
+  return SaveShards(directory, step, map, rank,
+                    [&state](vps::BufferIndex index) { return state.bytes(index); });
+}
+
+Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
+                               const vps::LayoutShardMap& map, RankId rank,
+                               const vps::BufferReader& buffers) {
   SavedShards saved;
-  saved.digest = vps::DigestOfRank(
-      map, rank, [&state](vps::BufferIndex index) { return state.bytes(index); },
-      static_cast<uint64_t>(step));
+  saved.digest = vps::DigestOfRank(map, rank, buffers, static_cast<uint64_t>(step));
   const std::string partial = directory + "/" + StepName(step) + kPartial;
   DT_RETURN_IF_ERROR(MakeDirectories(partial));
   const vps::ExplicitShardMap::Holding part = SavedPart(map, rank);
   if (part.buffers.empty()) return saved;
   CheckpointFile file{.name = FileName(rank), .bytes = 0, .tensors = {}};
-  std::vector<TensorView> tensors;
-  for (vps::BufferIndex i = 0; i < state.num_buffers(); ++i) {
-    const TensorView view = ViewOf(state, i);
-    if (std::ranges::find(part.buffers, view.name, &vps::Buffer::name) == part.buffers.end())
-      continue;
-    file.tensors[view.name] = DigestOf(view.data);
-    tensors.push_back(view);
+  std::vector<TensorSpec> specs;
+  for (const vps::Buffer& buffer : part.buffers) {
+    specs.push_back({buffer.name, buffer.dtype, {buffer.elems}});
   }
   const std::string path = partial + "/" + file.name;
-  DT_RETURN_IF_ERROR(WriteSafetensors(
-      path, tensors, {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}}));
+  DT_ASSIGN_OR_RETURN(
+      SafetensorsWriter writer,
+      SafetensorsWriter::Create(path, specs,
+                                {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}}));
+  const std::vector<vps::Buffer> all = map.BuffersOf(rank);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (std::ranges::find(part.buffers, all[i].name, &vps::Buffer::name) == part.buffers.end())
+      continue;
+    const ConstByteSpan bytes = buffers(static_cast<vps::BufferIndex>(i));
+    file.tensors[all[i].name] = DigestOf(bytes);
+    DT_RETURN_IF_ERROR(writer.Append(bytes));
+  }
+  DT_RETURN_IF_ERROR(writer.Finish());
   std::error_code error;
   file.bytes = static_cast<ByteCount>(fs::file_size(path, error));
   if (error) return Unavailable("{}: {}", path, error.message());
@@ -168,21 +246,9 @@ Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
 
 Status LoadState(const std::string& path, const CheckpointInfo& info,
                  const vps::LayoutShardMap& map, RankId rank, engine::StateBuffers* state) {
-  if (info.catalog_fingerprint != map.catalog().Fingerprint()) {
-    return InvalidArgument(
-        "{} holds the state of another model, dtype or optimizer than this job's", path);
-  }
-  DT_ASSIGN_OR_RETURN(const auto written,
-                      vps::LayoutShardMap::Make(map.shared_catalog(), info.layout));
   // Files are no ranks of this job: their numbers begin after all of them.
   const RankId file_base = 1 + std::ranges::max(map.Ranks());
-  std::vector<vps::ExplicitShardMap::Holding> holdings;
-  for (const RankId writer : written->Ranks()) {
-    holdings.push_back(SavedPart(*written, writer));
-    holdings.back().rank += file_base;
-  }
-  DT_ASSIGN_OR_RETURN(const auto files_map,
-                      vps::ExplicitShardMap::Make(map.shared_catalog(), std::move(holdings)));
+  DT_ASSIGN_OR_RETURN(const auto files_map, FilesMap(path, info, map.shared_catalog(), file_base));
   DT_ASSIGN_OR_RETURN(const planner::Route route,
                       planner::PlanRoute(*files_map, map, planner::Topology{}, rank));
 

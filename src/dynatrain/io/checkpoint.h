@@ -62,6 +62,11 @@ struct SavedShards {
 Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
                                const vps::LayoutShardMap& map, RankId rank,
                                const engine::StateBuffers& state);
+// The same for state that need not be in memory as a whole: `buffers` gives a buffer's bytes, valid
+// until it is called again, and gives the same if asked again.
+Result<SavedShards> SaveShards(const std::string& directory, int64_t step,
+                               const vps::LayoutShardMap& map, RankId rank,
+                               const vps::BufferReader& buffers);
 
 // One rank, once all have saved: fills in digest and files of `info` from the parts of all, and
 // makes the checkpoint visible, replacing one of the same step. Returns its path. kDataLoss if
@@ -95,6 +100,19 @@ Status CheckFiles(const std::string& path, const CheckpointInfo& info);
 // is of another model (kInvalidArgument) or files are missing or damaged (kNotFound, kDataLoss).
 Status LoadState(const std::string& path, const CheckpointInfo& info,
                  const vps::LayoutShardMap& map, RankId rank, engine::StateBuffers* state);
+
+// Reads parts of a checkpoint's tensors, whatever layout it was written in, with little memory beside
+// the caller's. Not thread-safe.
+class CheckpointReader {
+ public:
+  // kInvalidArgument if the checkpoint is not of this catalog.
+  static Result<std::unique_ptr<CheckpointReader>> Open(
+      const std::string& path, const CheckpointInfo& info,
+      std::shared_ptr<const vps::StateCatalog> catalog);
+  virtual ~CheckpointReader() = default;
+  // The elements of a box in row-major order to `run`, which has as many bytes. Errors as LoadState.
+  virtual Status Read(vps::TensorId tensor, const vps::Box& box, ByteSpan run) = 0;
+};
 
 // Writes all buffers of `rank`, replicas too, to directory/rank-<rank>.safetensors, for tools that
 // check state. A rank that holds nothing writes nothing.

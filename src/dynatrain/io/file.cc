@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -31,14 +32,6 @@ Status WriteAll(int fd, ConstByteSpan data, const std::string& path) {
     }
     data = data.subspan(static_cast<size_t>(written));
   }
-  return {};
-}
-
-Status WriteAndSync(const std::string& path, const std::vector<ConstByteSpan>& parts) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.get() < 0) return SystemError("cannot create", path);
-  for (const ConstByteSpan part : parts) DT_RETURN_IF_ERROR(WriteAll(file.get(), part, path));
-  if (::fsync(file.get()) != 0) return SystemError("cannot sync", path);
   return {};
 }
 
@@ -73,18 +66,50 @@ std::string_view MappedFile::text() const {
   return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
 }
 
-Status WriteFileAtomically(const std::string& path, const std::vector<ConstByteSpan>& parts) {
-  const std::string temporary = path + ".tmp";
-  if (Status written = WriteAndSync(temporary, parts); !written.ok()) {
-    ::unlink(temporary.c_str());
-    return written;
+void MappedFile::Forget(ConstByteSpan part) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(part.data()) + part.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  AtomicFile file(path, -1);
+  file.fd_ = ::open(file.temporary().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file.fd_ < 0) return SystemError("cannot create", file.temporary());
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary().c_str());
+}
+
+Status AtomicFile::Append(ConstByteSpan bytes) { return WriteAll(fd_, bytes, temporary()); }
+
+Status AtomicFile::Commit() {
+  if (::fsync(fd_) != 0) return SystemError("cannot sync", temporary());
+  if (std::rename(temporary().c_str(), path_.c_str()) != 0) {
+    return SystemError("cannot rename to", path_);
   }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    Status failed = SystemError("cannot rename to", path);
-    ::unlink(temporary.c_str());
-    return failed;
-  }
+  ::close(std::exchange(fd_, -1));
   return {};
+}
+
+Status WriteFileAtomically(const std::string& path, const std::vector<ConstByteSpan>& parts) {
+  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  for (const ConstByteSpan part : parts) DT_RETURN_IF_ERROR(file.Append(part));
+  return file.Commit();
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view text) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -24,14 +25,39 @@ class MappedFile {
   ConstByteSpan bytes() const { return bytes_; }
   std::string_view text() const;
 
+  // Lets go of the memory behind whole pages of a part of bytes(), whose content is read again from
+  // the file when it is next touched.
+  static void Forget(ConstByteSpan part);
+
  private:
   explicit MappedFile(ConstByteSpan bytes) : bytes_(bytes) {}
   ConstByteSpan bytes_;
 };
 
-// Writes `parts` one after the other to path + ".tmp", syncs, and renames it to `path`: a crash
-// leaves the old file or the new one. The error names the path and the system's reason (disk full,
-// no such directory, ...).
+// A file that is replaced atomically: written to path + ".tmp", part by part, then synced and renamed
+// to `path`. A crash leaves the old file or the new one; without Commit the old one stays. Errors
+// name the path and the system's reason (disk full, no such directory, ...). Movable,
+// thread-compatible.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> Create(const std::string& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  Status Append(ConstByteSpan bytes);
+  Status Commit();  // once, as the last call
+
+ private:
+  AtomicFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  std::string temporary() const { return path_ + ".tmp"; }
+  std::string path_;
+  int fd_;  // below 0: committed or moved from
+};
+
+// The same for a file whose parts are all there.
 Status WriteFileAtomically(const std::string& path, const std::vector<ConstByteSpan>& parts);
 Status WriteFileAtomically(const std::string& path, std::string_view text);
 

@@ -96,34 +96,62 @@ Result<TensorView> ParseEntry(const std::string& name, const json& entry, ConstB
 
 }  // namespace
 
-Status WriteSafetensors(const std::string& path, const std::vector<TensorView>& tensors,
-                        const std::map<std::string, std::string>& metadata) {
+Result<SafetensorsWriter> SafetensorsWriter::Create(
+    const std::string& path, const std::vector<TensorSpec>& tensors,
+    const std::map<std::string, std::string>& metadata) {
   json header = json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::vector<ConstByteSpan> parts(2);
   uint64_t offset = 0;
   std::set<std::string> names;
+  for (const TensorSpec& tensor : tensors) {
+    const std::optional<int64_t> bytes = DenseBytes(tensor.shape, tensor.dtype);
+    if (!bytes) return InvalidArgument("{}: tensor {} has no such shape", path, tensor.name);
+    if (!names.insert(tensor.name).second) {
+      return InvalidArgument("{}: two tensors are called {}", path, tensor.name);
+    }
+    const uint64_t end = offset + static_cast<uint64_t>(*bytes);
+    header[tensor.name] = {
+        {"dtype", CodeOf(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  DT_RETURN_IF_ERROR(file.Append(AsBytes(EncodeLength(text.size()))));
+  DT_RETURN_IF_ERROR(file.Append(AsBytes(text)));
+  return SafetensorsWriter(path, std::move(file), offset);
+}
+
+Status SafetensorsWriter::Append(ConstByteSpan data) {
+  if (data.size() > bytes_left_) {
+    return InvalidArgument("{}: {} bytes of data are left to come, not {}", path_, bytes_left_,
+                           data.size());
+  }
+  bytes_left_ -= data.size();
+  return file_.Append(data);
+}
+
+Status SafetensorsWriter::Finish() {
+  if (bytes_left_ > 0) {
+    return InvalidArgument("{}: {} bytes of data are missing", path_, bytes_left_);
+  }
+  return file_.Commit();
+}
+
+Status WriteSafetensors(const std::string& path, const std::vector<TensorView>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorSpec> specs;
   for (const TensorView& tensor : tensors) {
     const std::optional<int64_t> bytes = DenseBytes(tensor.shape, tensor.dtype);
     if (!bytes || static_cast<size_t>(*bytes) != tensor.data.size()) {
       return InvalidArgument("{}: tensor {} has {} bytes, its shape and dtype need {}", path,
                              tensor.name, tensor.data.size(), bytes.value_or(-1));
     }
-    if (!names.insert(tensor.name).second) {
-      return InvalidArgument("{}: two tensors are called {}", path, tensor.name);
-    }
-    header[tensor.name] = {{"dtype", CodeOf(tensor.dtype)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.data.size()}}};
-    offset += tensor.data.size();
-    parts.push_back(tensor.data);
+    specs.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
-  std::string text = header.dump();
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
-  const std::string length = EncodeLength(text.size());
-  parts[0] = AsBytes(length);
-  parts[1] = AsBytes(text);
-  return WriteFileAtomically(path, parts);
+  DT_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, specs, metadata));
+  for (const TensorView& tensor : tensors) DT_RETURN_IF_ERROR(writer.Append(tensor.data));
+  return writer.Finish();
 }
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {

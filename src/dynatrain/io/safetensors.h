@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -21,6 +22,34 @@ struct TensorView {
   vps::DType dtype = vps::DType::kF32;
   std::vector<int64_t> shape;
   ConstByteSpan data;
+};
+
+struct TensorSpec {
+  std::string name;
+  vps::DType dtype = vps::DType::kF32;
+  std::vector<int64_t> shape;
+};
+
+// Writes a file whose data need not be in memory at the same time. The file appears atomically with
+// Finish; without it, nothing changes.
+class SafetensorsWriter {
+ public:
+  // Names must be distinct and shapes make sense (kInvalidArgument).
+  static Result<SafetensorsWriter> Create(const std::string& path,
+                                          const std::vector<TensorSpec>& tensors,
+                                          const std::map<std::string, std::string>& metadata);
+  // The next bytes of the tensors' data: tensor by tensor in the order of `tensors`, in parts of any
+  // length. They are written before the call returns.
+  Status Append(ConstByteSpan data);
+  // kInvalidArgument if there were fewer bytes, or more, than the tensors have.
+  Status Finish();
+
+ private:
+  SafetensorsWriter(std::string path, AtomicFile file, uint64_t bytes)
+      : path_(std::move(path)), file_(std::move(file)), bytes_left_(bytes) {}
+  std::string path_;
+  AtomicFile file_;
+  uint64_t bytes_left_;
 };
 
 // Replaces `path` atomically. Names must be distinct and data as long as shape and dtype say

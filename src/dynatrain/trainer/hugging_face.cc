@@ -1,5 +1,6 @@
 #include "dynatrain/trainer/hugging_face.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
+// So much of a tensor is converted at a time.
+constexpr size_t kSlabBytes = size_t{1} << 20;
 
 float FromF16(uint16_t bits) {
   const auto sign = static_cast<uint32_t>(bits & 0x8000) << 16;
@@ -36,34 +39,33 @@ float FromF16(uint16_t bits) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-Result<std::vector<float>> ToFloats(const io::TensorView& view) {
-  std::vector<float> values(view.data.size() / static_cast<size_t>(vps::ElemBytes(view.dtype)));
-  if (view.dtype == vps::DType::kF32) {
-    std::memcpy(values.data(), view.data.data(), view.data.size());
-    return values;
-  }
-  if (view.dtype != vps::DType::kBF16 && view.dtype != vps::DType::kF16) {
-    return InvalidArgument("tensor {} is {}; fp32, bf16 or fp16 would do", view.name,
-                           vps::DTypeName(view.dtype));
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, view.data.data() + 2 * i, 2);
-    values[i] = view.dtype == vps::DType::kBF16 ? FromBf16(bits) : FromF16(bits);
-  }
-  return values;
+bool IsFloat(vps::DType dtype) {
+  return dtype == vps::DType::kF32 || dtype == vps::DType::kBF16 || dtype == vps::DType::kF16;
 }
 
-// The bytes of these numbers in fp32 or bf16.
-std::vector<std::byte> ToBytes(const std::vector<float>& values, vps::DType dtype) {
-  const size_t width = dtype == vps::DType::kBF16 ? 2 : 4;
-  std::vector<std::byte> bytes(values.size() * width);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = ToBf16(values[i]);
-    std::memcpy(bytes.data() + i * width, width == 2 ? static_cast<const void*>(&half) : &values[i],
-                width);
+float ToFloat(const std::byte* at, vps::DType dtype) {
+  float value = 0;
+  uint16_t bits = 0;
+  if (dtype == vps::DType::kF32) {
+    std::memcpy(&value, at, sizeof(value));
+    return value;
   }
-  return bytes;
+  std::memcpy(&bits, at, sizeof(bits));
+  return dtype == vps::DType::kBF16 ? FromBf16(bits) : FromF16(bits);
+}
+
+// The numbers in another dtype, kF32 or kBF16, to `to`. Precondition: IsFloat(from_dtype).
+void Convert(ConstByteSpan from, vps::DType from_dtype, vps::DType to_dtype,
+             std::vector<std::byte>* to) {
+  const auto from_width = static_cast<size_t>(vps::ElemBytes(from_dtype));
+  const auto to_width = static_cast<size_t>(vps::ElemBytes(to_dtype));
+  to->resize(from.size() / from_width * to_width);
+  for (size_t i = 0; i < from.size() / from_width; ++i) {
+    const float value = ToFloat(from.data() + i * from_width, from_dtype);
+    const uint16_t half = ToBf16(value);
+    std::memcpy(to->data() + i * to_width,
+                to_width == sizeof(half) ? static_cast<const void*>(&half) : &value, to_width);
+  }
 }
 
 // The files of a folder with what each tensor is in.
@@ -82,14 +84,27 @@ class Weights {
     return weights;
   }
   // Hands the tensor out; what is left at the end is superfluous.
-  Result<io::TensorView> Take(const std::string& name) {
-    const auto at = tensors_.find(name);
-    if (at == tensors_.end()) return NotFound("there is no tensor {}", name);
-    const io::TensorView view = at->second;
+  Result<io::TensorView> Take(const HuggingFaceTensor& wanted) {
+    const auto at = tensors_.find(wanted.name);
+    if (at == tensors_.end()) return NotFound("there is no tensor {}", wanted.name);
+    io::TensorView view = std::move(at->second);
     tensors_.erase(at);
-    return view;
+    if (view.shape != wanted.shape) {
+      return InvalidArgument("tensor {} has shape [{}], its config.json says [{}]", wanted.name,
+                             fmt::join(view.shape, ", "), fmt::join(wanted.shape, ", "));
+    }
+    if (IsFloat(view.dtype)) return view;
+    return InvalidArgument("tensor {} is {}; fp32, bf16 or fp16 would do", wanted.name,
+                           vps::DTypeName(view.dtype));
   }
-  const std::map<std::string, io::TensorView>& rest() const { return tensors_; }
+  // A tied head may be there as a copy, and older files hold tables that are computed.
+  Status CheckRest(const models::ModelConfig& config) const {
+    for (const auto& [name, view] : tensors_) {
+      const bool derived = (config.tied && name == "lm_head.weight") || name.ends_with("inv_freq");
+      if (!derived) return InvalidArgument("the model has no tensor {}", name);
+    }
+    return {};
+  }
 
  private:
   static Result<std::set<std::string>> FilesOf(const std::string& index) {
@@ -119,37 +134,86 @@ class Weights {
   std::map<std::string, io::TensorView> tensors_;
 };
 
-// Where a box of one kind of a parameter lies in the only rank's buffers.
-class Places {
+// What of a file's tensor goes where in a buffer.
+struct Placed {
+  io::TensorView from;
+  engine::Region to;
+};
+
+class Reader final : public HuggingFaceReader {
  public:
-  explicit Places(const vps::LayoutShardMap& map)
-      : map_(map),
-        rank_(map.Ranks().front()),
-        shards_(map.ShardsOf(rank_)),
-        buffers_(map.BuffersOf(rank_)) {
-    DT_CHECK(map.Ranks().size() == 1);
+  Reader(Weights weights, std::shared_ptr<const vps::LayoutShardMap> map)
+      : weights_(std::move(weights)),
+        map_(std::move(map)),
+        rank_(map_->Ranks().front()),
+        shards_(map_->ShardsOf(rank_)),
+        buffers_(map_->BuffersOf(rank_)),
+        placed_(buffers_.size()) {
+    DT_CHECK(map_->Ranks().size() == 1);
   }
-  // None if the parameter has no such kind.
-  Result<std::optional<engine::Region>> Find(const HuggingFaceTensor& tensor,
-                                             vps::Kind kind) const {
-    const auto parameter = map_.catalog().FindParameter(tensor.parameter);
-    DT_CHECK_MSG(parameter.has_value(), "the catalog lacks " + tensor.parameter);
-    const auto id = map_.catalog().Find(*parameter, kind);
-    if (!id) return std::optional<engine::Region>();
-    DT_ASSIGN_OR_RETURN(const engine::Region region,
-                        engine::RegionOf({*id, tensor.box}, shards_, buffers_));
-    return std::optional(region);
+
+  Status Place(const std::string& folder, const models::ModelConfig& config) {
+    DT_ASSIGN_OR_RETURN(const std::vector<HuggingFaceTensor> tensors, HuggingFaceTensors(config));
+    for (const HuggingFaceTensor& tensor : tensors) {
+      const Result<io::TensorView> view = weights_.Take(tensor);
+      if (!view.ok()) return view.status().Within(folder);
+      const auto parameter = map_->catalog().FindParameter(tensor.parameter);
+      DT_CHECK_MSG(parameter.has_value(), "the catalog lacks " + tensor.parameter);
+      for (const vps::Kind kind : {vps::Kind::kParam, vps::Kind::kMaster}) {
+        const auto id = map_->catalog().Find(*parameter, kind);
+        if (!id) continue;
+        DT_ASSIGN_OR_RETURN(const engine::Region region,
+                            engine::RegionOf({*id, tensor.box}, shards_, buffers_));
+        placed_[static_cast<size_t>(region.buffer)].push_back({*view, region});
+      }
+    }
+    return weights_.CheckRest(config).Within(folder);
   }
-  vps::DType dtype(const engine::Region& region) const {
-    return buffers_[static_cast<size_t>(region.buffer)].dtype;
+
+  ConstByteSpan Buffer(vps::BufferIndex index) override {
+    if (index == held_) return bytes_;
+    const vps::Buffer& buffer = buffers_[static_cast<size_t>(index)];
+    held_ = index;
+    bytes_.assign(static_cast<size_t>(buffer.bytes()), std::byte{0});
+    for (const Placed& placed : placed_[static_cast<size_t>(index)]) Fill(placed, buffer.dtype);
+    return bytes_;
   }
 
  private:
-  const vps::LayoutShardMap& map_;
+  void Fill(const Placed& placed, vps::DType dtype) {
+    const auto width = static_cast<size_t>(vps::ElemBytes(placed.from.dtype));
+    ConstByteSpan left = placed.from.data;
+    engine::ForEachSlab(placed.to, kSlabBytes, [&](const engine::Region& slab) {
+      const auto elems = static_cast<size_t>(vps::ElemCount(slab.extent));
+      Convert(left.first(elems * width), placed.from.dtype, dtype, &slab_);
+      engine::Unpack(slab_, slab, bytes_);
+      left = left.subspan(elems * width);
+    });
+    io::MappedFile::Forget(placed.from.data);
+  }
+
+  Weights weights_;
+  const std::shared_ptr<const vps::LayoutShardMap> map_;
   const RankId rank_;
   const std::vector<vps::Shard> shards_;
   const std::vector<vps::Buffer> buffers_;
+  std::vector<std::vector<Placed>> placed_;  // by buffer
+  vps::BufferIndex held_ = -1;
+  std::vector<std::byte> bytes_;  // of buffer held_
+  std::vector<std::byte> slab_;
 };
+
+// The kind of a parameter that a file of this dtype is written from.
+vps::TensorId SourceOf(const vps::StateCatalog& catalog, const HuggingFaceTensor& tensor,
+                       vps::DType dtype) {
+  const auto parameter = catalog.FindParameter(tensor.parameter);
+  DT_CHECK_MSG(parameter.has_value(), "the catalog lacks " + tensor.parameter);
+  const auto master = catalog.Find(*parameter, vps::Kind::kMaster);
+  if (dtype == vps::DType::kF32 && master) return *master;
+  const auto param = catalog.Find(*parameter, vps::Kind::kParam);
+  DT_CHECK_MSG(param.has_value(), "no param kind of " + tensor.parameter);
+  return *param;
+}
 
 json ConfigJson(const models::ModelConfig& config, vps::DType dtype) {
   return {{"architectures", {"LlamaForCausalLM"}},
@@ -223,63 +287,44 @@ Result<std::vector<HuggingFaceTensor>> HuggingFaceTensors(const models::ModelCon
   return all;
 }
 
-Status ReadHuggingFace(const std::string& folder, const models::ModelConfig& config,
-                       const vps::LayoutShardMap& map, engine::StateBuffers* state) {
-  DT_ASSIGN_OR_RETURN(const std::vector<HuggingFaceTensor> tensors, HuggingFaceTensors(config));
+Result<std::unique_ptr<HuggingFaceReader>> HuggingFaceReader::Open(
+    const std::string& folder, const models::ModelConfig& config,
+    std::shared_ptr<const vps::LayoutShardMap> map) {
   DT_ASSIGN_OR_RETURN(Weights weights, Weights::Open(folder));
-  for (int i = 0; i < state->num_buffers(); ++i) {
-    const ByteSpan bytes = state->bytes(i);
-    std::memset(bytes.data(), 0, bytes.size());
-  }
-  const Places places(map);
-  for (const HuggingFaceTensor& tensor : tensors) {
-    const Result<io::TensorView> view = weights.Take(tensor.name);
-    if (!view.ok()) return view.status().Within(folder);
-    if (view->shape != tensor.shape) {
-      return InvalidArgument("{}: tensor {} has shape [{}], its config.json says [{}]", folder,
-                             tensor.name, fmt::join(view->shape, ", "),
-                             fmt::join(tensor.shape, ", "));
-    }
-    const Result<std::vector<float>> values = ToFloats(*view);
-    if (!values.ok()) return values.status().Within(folder);
-    for (const vps::Kind kind : {vps::Kind::kParam, vps::Kind::kMaster}) {
-      DT_ASSIGN_OR_RETURN(const auto region, places.Find(tensor, kind));
-      if (!region) continue;
-      const std::vector<std::byte> run = ToBytes(*values, places.dtype(*region));
-      engine::Unpack(run, *region, state->bytes(region->buffer));
-    }
-  }
-  // A tied head may be there as a copy, and older files hold tables that are computed.
-  for (const auto& [name, view] : weights.rest()) {
-    const bool derived = (config.tied && name == "lm_head.weight") || name.ends_with("inv_freq");
-    if (!derived) return InvalidArgument("{}: the model has no tensor {}", folder, name);
-  }
-  return {};
+  auto reader = std::make_unique<Reader>(std::move(weights), std::move(map));
+  DT_RETURN_IF_ERROR(reader->Place(folder, config));
+  return std::unique_ptr<HuggingFaceReader>(std::move(reader));
 }
 
 Status WriteHuggingFace(const std::string& folder, const models::ModelConfig& config,
-                        const vps::LayoutShardMap& map, const engine::StateBuffers& state,
+                        const vps::StateCatalog& catalog, const BoxReader& state,
                         vps::DType dtype) {
   DT_ASSIGN_OR_RETURN(const std::vector<HuggingFaceTensor> tensors, HuggingFaceTensors(config));
-  const Places places(map);
-  std::vector<std::vector<std::byte>> data;
-  std::vector<io::TensorView> views;
-  for (const HuggingFaceTensor& tensor : tensors) {
-    DT_ASSIGN_OR_RETURN(auto region, places.Find(tensor, vps::Kind::kParam));
-    DT_CHECK(region.has_value());
-    DT_ASSIGN_OR_RETURN(const auto master, places.Find(tensor, vps::Kind::kMaster));
-    if (dtype == vps::DType::kF32 && master) region = master;
-    std::vector<std::byte> run(static_cast<size_t>(region->bytes()));
-    engine::Pack(state.bytes(region->buffer), *region, run);
-    const io::TensorView held{tensor.name, places.dtype(*region), tensor.shape, run};
-    DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToFloats(held));
-    data.push_back(ToBytes(values, dtype));
-    views.push_back({tensor.name, dtype, tensor.shape, data.back()});
-  }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Unavailable("cannot make the folder {}: {}", folder, error.message());
-  DT_RETURN_IF_ERROR(io::WriteSafetensors(folder + "/" + kSingleFile, views, {{"format", "pt"}}));
+  std::vector<io::TensorSpec> specs;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    specs.push_back({tensor.name, dtype, tensor.shape});
+  }
+  DT_ASSIGN_OR_RETURN(
+      io::SafetensorsWriter writer,
+      io::SafetensorsWriter::Create(folder + "/" + kSingleFile, specs, {{"format", "pt"}}));
+  std::vector<std::byte> run, slab;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    const vps::TensorId source = SourceOf(catalog, tensor, dtype);
+    const vps::DType held = catalog.tensor(source).dtype;
+    const auto width = static_cast<size_t>(vps::ElemBytes(held));
+    run.resize(static_cast<size_t>(tensor.box.elems()) * width);
+    DT_RETURN_IF_ERROR(state(source, tensor.box, run));
+    for (ConstByteSpan left = run; !left.empty();) {
+      const ConstByteSpan part = left.first(std::min(left.size(), kSlabBytes / width * width));
+      Convert(part, held, dtype, &slab);
+      DT_RETURN_IF_ERROR(writer.Append(slab));
+      left = left.subspan(part.size());
+    }
+  }
+  DT_RETURN_IF_ERROR(writer.Finish());
   return io::WriteFileAtomically(folder + "/config.json", ConfigJson(config, dtype).dump(2) + "\n");
 }
 

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/engine/copy.h"
+#include "dynatrain/engine/program.h"
 #include "dynatrain/io/safetensors.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/testing_ranks.h"
@@ -61,6 +63,30 @@ class HuggingFaceTest : public ::testing::TestWithParam<const char*> {
     return instance;
   }
 
+  static Status Read(const std::string& folder, const models::ModelConfig& config,
+                     elastic::LayoutInstance* instance) {
+    DT_ASSIGN_OR_RETURN(const auto reader, HuggingFaceReader::Open(folder, config, instance->map));
+    for (int i = 0; i < instance->state.num_buffers(); ++i) {
+      const ConstByteSpan bytes = reader->Buffer(i);
+      const ByteSpan to = instance->state.bytes(i);
+      if (bytes.size() != to.size()) return Internal("buffer {} has {} bytes", i, bytes.size());
+      std::memcpy(to.data(), bytes.data(), bytes.size());
+    }
+    return {};
+  }
+  static Status Write(const std::string& folder, const models::ModelConfig& config,
+                      const elastic::LayoutInstance& instance, vps::DType dtype) {
+    const auto shards = instance.map->ShardsOf(0);
+    const auto buffers = instance.map->BuffersOf(0);
+    const auto read = [&](vps::TensorId tensor, const vps::Box& box, ByteSpan run) -> Status {
+      DT_ASSIGN_OR_RETURN(const engine::Region region,
+                          engine::RegionOf({tensor, box}, shards, buffers));
+      engine::Pack(instance.state.bytes(region.buffer), region, run);
+      return {};
+    };
+    return WriteHuggingFace(folder, config, instance.map->catalog(), read, dtype);
+  }
+
   fs::path folder_;
 };
 
@@ -71,7 +97,7 @@ TEST_P(HuggingFaceTest, WhatTransformersWroteIsReadAndWrittenBackBitForBit) {
   const models::ModelConfig config = *models::LoadModel(source);
   for (const bool bf16 : {false, true}) {
     auto instance = Instance(config, bf16 ? vps::Bf16AdamKinds() : vps::Fp32AdamKinds());
-    const Status read = ReadHuggingFace(source, config, *instance.map, &instance.state);
+    const Status read = Read(source, config, &instance);
     ASSERT_TRUE(read.ok()) << read.ToString();
     testing::Tensors exact, rounded, moments;
     exact.AddState(instance, bf16 ? vps::Kind::kMaster : vps::Kind::kParam);
@@ -88,8 +114,7 @@ TEST_P(HuggingFaceTest, WhatTransformersWroteIsReadAndWrittenBackBitForBit) {
       EXPECT_EQ(moments.values().at(name), std::vector<float>(expected.size(), 0.0f));
     }
     const std::string written = folder_ / (bf16 ? "bf16" : "fp32");
-    const Status wrote =
-        WriteHuggingFace(written, config, *instance.map, instance.state, vps::DType::kF32);
+    const Status wrote = Write(written, config, instance, vps::DType::kF32);
     ASSERT_TRUE(wrote.ok()) << wrote.ToString();
     EXPECT_EQ(AllTensors(written), AllTensors(source));
     EXPECT_EQ(*models::LoadModel(written), config);
@@ -100,12 +125,10 @@ TEST_P(HuggingFaceTest, Bf16FilesHoldTheRoundedWeights) {
   const std::string source = TestData(std::string("hugging_face_") + GetParam());
   const models::ModelConfig config = *models::LoadModel(source);
   auto instance = Instance(config, vps::Fp32AdamKinds());
-  ASSERT_TRUE(ReadHuggingFace(source, config, *instance.map, &instance.state).ok());
-  ASSERT_TRUE(
-      WriteHuggingFace(folder_ / "half", config, *instance.map, instance.state, vps::DType::kBF16)
-          .ok());
+  ASSERT_TRUE(Read(source, config, &instance).ok());
+  ASSERT_TRUE(Write(folder_ / "half", config, instance, vps::DType::kBF16).ok());
   auto again = Instance(config, vps::Bf16AdamKinds());
-  ASSERT_TRUE(ReadHuggingFace(folder_ / "half", config, *again.map, &again.state).ok());
+  ASSERT_TRUE(Read(folder_ / "half", config, &again).ok());
   testing::Tensors from, to;
   from.AddState(instance, vps::Kind::kParam);
   to.AddState(again, vps::Kind::kMaster);
@@ -126,7 +149,7 @@ TEST_P(HuggingFaceErrorTest, WhatDoesNotFitIsNamed) {
   const models::ModelConfig config = *models::LoadModel(folder);
   auto instance = Instance(config, vps::Fp32AdamKinds());
   const auto read = [&](const models::ModelConfig& wanted) {
-    return ReadHuggingFace(folder, wanted, *instance.map, &instance.state).message();
+    return Read(folder, wanted, &instance).message();
   };
   EXPECT_EQ(read(config), "");
   models::ModelConfig other = config;
