@@ -182,7 +182,7 @@ Result<BoundaryResult> SwitchAgent::Impl::Take(std::shared_ptr<SwitchParticipant
   if (outcome.ok()) desk_.Add(*participant, committed && participant->next()->active());
   BoundaryResult result;
   if (committed) {
-    result = {What::kCommitted, participant->job_state(), ""};
+    result = {What::kCommitted, participant->job_state(), "", participant->role_state()};
   } else if (outcome.ok()) {
     result = {What::kRolledBack, "", participant->report().reason};
   }

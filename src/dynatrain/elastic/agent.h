@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dynatrain/elastic/switch.h"
@@ -23,6 +24,8 @@ struct BoundaryResult {
   What what = What::kNothing;
   std::string job_state;  // kCommitted
   std::string reason;     // kRolledBack, kJobEnded
+  // kCommitted, on a rank that is active now: SwitchParticipant::role_state.
+  std::optional<std::string> role_state = {};
 };
 
 // Runs `body` beside the caller and returns a function that waits for its end. Tests bring one of

@@ -21,7 +21,8 @@ Status DeleteKeys(Store& store, int64_t id, const std::vector<RankId>& participa
     DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name)));
   }
   for (const RankId rank : participants) {
-    for (const std::string_view name : {"planned", "prepared", "verified", "report"}) {
+    for (const std::string_view name :
+         {"planned", "prepared", "role_state", "verified", "report"}) {
       DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name, rank)));
     }
   }

@@ -63,6 +63,8 @@ class SimJob {
   SimResult result;
   bool end_requested = false;
   std::map<int64_t, int> reports;  // by id
+  // By epoch: the last step before the layout since which a role has been there without a break.
+  std::map<int64_t, std::map<std::string, int64_t>> role_begins;
 
  private:
   struct Reduction {

@@ -25,6 +25,14 @@ struct SimRank::Token {
   }
 };
 
+namespace {
+
+std::string RoleName(const vps::Role& role) {
+  return fmt::format("tp{}.dp{}.pp{}", role.tp, role.dp, role.pp);
+}
+
+}  // namespace
+
 Status SimRank::CheckLayout(const vps::Layout&) { return Status::Ok(); }
 
 Result<std::shared_ptr<void>> SimRank::Prepare(const LayoutInstance& instance) {
@@ -41,6 +49,30 @@ std::string SimRank::JobState() {
     drift_ = Drift::kThere;
   }
   return fmt::format("step={}", step_);
+}
+
+// Both kinds of loop are tried.
+bool SimRank::has_role_state() const { return job_.script.seed % 3 != 0; }
+
+std::string SimRank::RoleState() {
+  const LayoutInstance& now = agent_->current();
+  const std::string role = RoleName(*now.map->layout().RoleOfRank(rank_));
+  return fmt::format("{} {}", role, job_.role_begins[now.epoch][role]);
+}
+
+void SimRank::CheckRoleState(const std::optional<std::string>& given, int64_t before) {
+  const LayoutInstance& now = agent_->current();
+  auto& old_roles = job_.role_begins[before];
+  auto& roles = job_.role_begins[now.epoch];
+  const std::string role = RoleName(*now.map->layout().RoleOfRank(rank_));
+  const auto was = old_roles.find(role);
+  roles[role] = was == old_roles.end() ? step_ : was->second;
+  const std::string expected = was == old_roles.end() || !has_role_state()
+                                   ? "nothing"
+                                   : fmt::format("{} {}", role, was->second);
+  if (given.value_or("nothing") == expected) return;
+  job_.Violation("rank {} in epoch {} is given {} for its role, not {}", rank_, now.epoch,
+                 given.value_or("nothing"), expected);
 }
 
 std::shared_ptr<LayoutInstance> SimRank::FirstInstance() {
@@ -88,6 +120,7 @@ void SimRank::Run() {
   if (agent.ok()) {
     agent_ = *std::move(agent);
     if (agent_->current().active()) {
+      job_.role_begins[0][RoleName(*agent_->current().map->layout().RoleOfRank(rank_))] = 0;
       Enter();
       VisitElements(agent_->current(), shards_, &agent_->current().state,
                     [](vps::TensorId tensor, int64_t index, std::byte* element) {
@@ -174,6 +207,7 @@ bool SimRank::Take(const BoundaryResult& result, int64_t before) {
   }
   step_ = told;
   CheckState("after a commit");
+  CheckRoleState(result.role_state, before);
   agent_->FirstStepStarts();
   return true;
 }

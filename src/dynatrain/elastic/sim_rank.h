@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ class SimRank final : public Host {
   Status CheckLayout(const vps::Layout& layout) override;
   Result<std::shared_ptr<void>> Prepare(const LayoutInstance& instance) override;
   std::string JobState() override;
+  bool has_role_state() const override;
+  std::string RoleState() override;
 
   bool fail_allocation = false;
   bool ended = false;                   // Run has returned
@@ -44,6 +47,8 @@ class SimRank final : public Host {
   // An idle rank's own idea of the step, never to be heard of.
   int64_t Forgotten() const { return -1000 - rank_; }
   void CheckState(std::string_view when);
+  // After a commit: what this rank is given for its role is what the last rank in it left.
+  void CheckRoleState(const std::optional<std::string>& given, int64_t before);
   void Train();
   // Flips a bit of the first element of the tied tensor that this rank holds.
   void FlipTiedBit();

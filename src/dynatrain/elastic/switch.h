@@ -14,6 +14,8 @@
 //   prepared/<rank>  vote of a background thread: groups, transport and host stand, or an error
 //   move_before      the step before which state moves; for the ranks that do not train now
 //   job_state        step, data position, ... of the lowest old rank; a newcomer is never the source
+//   role_state/<rank>  what an old rank keeps for its coordinates alone (random streams, ...), if the
+//                    host has such a thing; for whoever has these coordinates next
 //   verified/<rank>  vote after moving and checking: what this rank adds to the digests and to the
 //                    check of tied tensors, or an error
 //   decision         "commit" or "abort: why"; first writer wins
@@ -91,7 +93,19 @@ class Host {
   // Training thread at a step boundary: the replicated job state (step, data position, ...) as
   // bytes, equal on all ranks.
   virtual std::string JobState() = 0;
+  // Whether the loop keeps something for each rank's coordinates (dp, pp, tp, ...) in the layout
+  // that is no tensor, such as the states of random streams. The same on all ranks.
+  virtual bool has_role_state() const { return false; }
+  // If so, on the training thread after JobState: the bytes of this rank's. Whoever has the same
+  // coordinates after the switch is given them (SwitchParticipant::role_state); who has coordinates
+  // that were not there gets none and starts from what is the same in every run, RoleSeed.
+  virtual std::string RoleState() { return {}; }
 };
+
+// A seed for a random stream of the rank with these coordinates, where a stream begins with `step`
+// (0: the job's first): a function of its arguments, different (up to chance) if any of them is.
+// Leave out of `role` (as 0) what the stream is to be equal over; `stream` tells streams apart.
+uint64_t RoleSeed(uint64_t job_seed, std::string_view stream, const vps::Role& role, int64_t step);
 
 struct SwitchOptions {
   engine::Verify verify = engine::Verify::kMoved;
@@ -214,6 +228,8 @@ class SwitchParticipant {
   const std::string& job_state() const {
     return job_state_;
   }  // after a committed Move: what all go on from
+  // After a committed Move, for a new rank: Host::RoleState of the old rank with its coordinates.
+  const std::optional<std::string>& role_state() const { return role_state_; }
   const SwitchReport& report() const { return report_; }
   // When the pause began here (end of the last old step, or move_before seen) and when the decision
   // was read.
@@ -264,6 +280,7 @@ class SwitchParticipant {
   Status MoveState(Store& store, int64_t step);
   Result<Outcome> Conclude(Store& store);
   Result<Outcome> AwaitOutcome(Store& store);
+  Status TakeRoleState(Store& store);
 
   const Context context_;
   const SwitchRequest request_;
@@ -281,6 +298,7 @@ class SwitchParticipant {
   std::unique_ptr<transport::Transport> transport_;
   std::shared_ptr<LayoutInstance> next_;
   std::string job_state_;
+  std::optional<std::string> role_state_;  // own old one until the decision
   vps::StateDigest digest_before_, digest_after_;
   engine::TieSums ties_;
 

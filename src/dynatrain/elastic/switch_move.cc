@@ -1,6 +1,7 @@
 // The part of a switch that training waits for: move, check, vote, obey the decision.
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "dynatrain/base/hash.h"
 #include "dynatrain/elastic/switch.h"
@@ -35,6 +36,7 @@ Result<Outcome> SwitchParticipant::Move(Store& store, int64_t step) {
   DT_RETURN_IF_ERROR(Put(store, Key("verified", context_.rank), vote.ToJson()));
   stage_vote_.clear();
   Result<Outcome> outcome = context_.rank == coordinator() ? Conclude(store) : AwaitOutcome(store);
+  if (outcome.ok() && *outcome == Outcome::kCommitted) DT_RETURN_IF_ERROR(TakeRoleState(store));
   report_.decide_seconds = ToSeconds(context_.clock->Now() - verified);
   return outcome;
 }
@@ -54,6 +56,10 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
     if (context_.rank == coordinator()) {
       DT_RETURN_IF_ERROR(Put(store, Key("job_state"), job_state_));
       DT_RETURN_IF_ERROR(Put(store, Key("move_before"), fmt::format("{}", step + 1)));
+    }
+    if (context_.host->has_role_state()) {
+      role_state_ = context_.host->RoleState();
+      DT_RETURN_IF_ERROR(Put(store, Key("role_state", context_.rank), *role_state_));
     }
   }
   const bool full = context_.options.verify == engine::Verify::kFull;
@@ -109,6 +115,42 @@ Result<Outcome> SwitchParticipant::AwaitOutcome(Store& store) {
   if (seen->decision) return Obey(*seen->decision);
   return AbortFor(store, DeadlineExceeded("no decision within {} s of its vote",
                                           ToSeconds(context_.options.move_timeout)));
+}
+
+// After a commit. The old rank wrote its role state before its vote, and the key stays until this
+// rank has reported.
+Status SwitchParticipant::TakeRoleState(Store& store) {
+  const std::optional<std::string> own = std::exchange(role_state_, std::nullopt);
+  const std::optional<vps::Role> role = to_->layout().RoleOfRank(context_.rank);
+  if (!context_.host->has_role_state() || !role) return {};
+  const vps::Layout& old = current_->map->layout();
+  const bool was_there =
+      role->tp < old.tp && role->dp < old.dp && role->pp < old.pp && role->cp < old.cp;
+  if (!was_there) return {};
+  const RankId holder = old.RankAt(old.PositionOf(*role));
+  if (holder == context_.rank) {
+    role_state_ = own;
+    return {};
+  }
+  const Result<std::optional<std::string>> told = store.TryGet(Key("role_state", holder));
+  if (!told.ok()) return Lost(told.status());
+  if (!told->has_value())
+    return Internal("switch {}: no role state of rank {}", request_.id, holder);
+  role_state_ = *told;
+  return {};
+}
+
+uint64_t RoleSeed(uint64_t job_seed, std::string_view stream, const vps::Role& role, int64_t step) {
+  return Hasher()
+      .Add("role seed")
+      .Add(job_seed)
+      .Add(stream)
+      .Add(role.tp)
+      .Add(role.dp)
+      .Add(role.pp)
+      .Add(role.cp)
+      .Add(step)
+      .hash();
 }
 
 }  // namespace dynatrain::elastic
