@@ -17,6 +17,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
 
 namespace dynatrain::apps {
@@ -129,9 +130,12 @@ void Answer(const Result<json>& result, httplib::Response& response) {
 }
 
 Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& body) {
-  const json request = json::parse(body, nullptr, false);
+  constexpr std::string_view kRight = R"({"spec": "tp=2,dp=2"})";
+  const Result<json> parsed = ParseJson(body);
+  if (!parsed.ok()) return InvalidArgument("{}; right is {}", parsed.status().message(), kRight);
+  const json& request = *parsed;
   if (!request.is_object() || !request.contains("spec") || !request["spec"].is_string()) {
-    return InvalidArgument(R"(expected {{"spec": "tp=2,dp=2"}})");
+    return InvalidArgument("expected {}", kRight);
   }
   DT_ASSIGN_OR_RETURN(const int64_t id,
                       handlers.request_switch(request["spec"].get<std::string>()));
@@ -213,8 +217,9 @@ Result<json> AnswerOf(const Address& job, const httplib::Result& result) {
     return Unavailable("no job answers at {} ({}); is it running with --control {}?",
                        job.ToString(), httplib::to_string(result.error()), job.ToString());
   }
-  const json body = json::parse(result->body, nullptr, false);
-  if (result->status == 200 && !body.is_discarded()) return body;
+  const Result<json> parsed = ParseJson(result->body);
+  const json body = parsed.ok() ? *parsed : json();
+  if (result->status == 200 && parsed.ok()) return body;
   if (body.is_object() && body.contains("error")) {
     return Status(CodeOfHttp(result->status), body["error"].get<std::string>());
   }

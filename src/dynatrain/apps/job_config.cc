@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
 
 namespace dynatrain::apps {
@@ -32,7 +33,8 @@ std::string JobConfig::ToJson() const { return nlohmann::json(*this).dump(); }
 
 Result<JobConfig> JobConfig::FromJson(const std::string& text) {
   try {
-    return nlohmann::json::parse(text).get<JobConfig>();
+    DT_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text));
+    return json.get<JobConfig>();
   } catch (const nlohmann::json::exception& error) {
     return InvalidArgument("job configuration: {}", error.what());
   }

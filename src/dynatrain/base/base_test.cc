@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/base/random.h"
 #include "dynatrain/base/status.h"
 #include "dynatrain/base/text.h"
@@ -52,6 +53,30 @@ TEST(Random, RepeatsBySeedAndCoversItsRange) {
     seen.insert(x);
   }
   EXPECT_EQ(seen, (std::set<int64_t>{-2, -1, 0, 1, 2}));
+}
+
+TEST(ParseJson, ReadsWhatIsJson) {
+  EXPECT_EQ((*ParseJson(R"({"a": [1, {"b": 2}], "b": {"a": 3}})"))["a"][1]["b"], 2);
+  EXPECT_EQ(*ParseJson("7"), 7);
+}
+
+// The same key in two objects is fine; twice in one is not, however deep, whatever is between.
+TEST(ParseJson, RefusesAKeyThatIsGivenTwiceByName) {
+  for (const char* text : {R"({"n": 1, "n": 1})", R"([{"a": {"n": 1, "m": {"n": 2}, "n": 3}}])",
+                           R"({"n": [{"n": 1}], "\u006e": 2})"}) {
+    const auto json = ParseJson(text);
+    ASSERT_FALSE(json.ok()) << text;
+    EXPECT_EQ(json.status().message(), "key 'n' is given twice; right is once") << text;
+  }
+  EXPECT_TRUE(ParseJson(R"([{"n": 1}, {"n": 1}])").ok());
+}
+
+TEST(ParseJson, TellsWhereATextIsNotJson) {
+  const std::string message = ParseJson("{\"a\": 1,\n \"b\": }").status().message();
+  EXPECT_TRUE(message.starts_with("not JSON: parse error at line 2, column 7: ")) << message;
+  EXPECT_TRUE(ParseJson("1e999").status().message().starts_with("not JSON: number overflow"));
+  EXPECT_FALSE(ParseJson("").ok());
+  EXPECT_LT(ParseJson("\"" + std::string(100000, 'x')).status().message().size(), 400U);
 }
 
 TEST(ShortenedTest, KeepsBothEndsOfALongText) {

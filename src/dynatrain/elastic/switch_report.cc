@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/base/json.h"
 #include "dynatrain/elastic/switch.h"
 
 namespace dynatrain::elastic {
@@ -47,7 +48,7 @@ std::string SwitchRequest::ToJson() const {
 
 Result<SwitchRequest> SwitchRequest::FromJson(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
+    DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
     SwitchRequest request;
     request.id = json.at("id").get<int64_t>();
     request.spec = json.at("spec").get<std::string>();
@@ -83,7 +84,7 @@ std::string SwitchReport::ToJson() const {
 
 Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
+    DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
     SwitchReport report;
     json.at("id").get_to(report.id);
     json.at("step").get_to(report.step);

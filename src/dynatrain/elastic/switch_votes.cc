@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include "dynatrain/base/json.h"
 
 namespace dynatrain::elastic {
 namespace {
@@ -82,9 +82,11 @@ std::string Vote::ToJson() const {
 }
 
 Vote Vote::FromJson(const std::string& text) {
+  const Result<Json> parsed = ParseJson(text);
+  if (!parsed.ok()) return No(fmt::format("unreadable vote: {}", parsed.status().message()));
   Vote vote;
   try {
-    const Json json = Json::parse(text);
+    const Json& json = *parsed;
     if (json.contains("error")) {
       vote.error = json.at("error").get<std::string>();
       if (vote.error.empty()) vote.error = "no reason given";

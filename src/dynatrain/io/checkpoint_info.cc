@@ -4,8 +4,8 @@
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-#include <nlohmann/json.hpp>
 
+#include "dynatrain/base/json.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/checkpoint_names.h"
 #include "dynatrain/io/file.h"
@@ -87,7 +87,7 @@ std::string SavedShards::ToJson() const {
 
 Result<SavedShards> SavedShards::FromJson(const std::string& text) {
   try {
-    const json parsed = json::parse(text);
+    DT_ASSIGN_OR_RETURN(const json parsed, ParseJson(text));
     SavedShards part;
     part.digest = {FromHex(parsed.at("digest")), FromHex(parsed.at("replica"))};
     if (parsed.contains("file")) part.file = FileFrom(parsed["file"]);
@@ -120,8 +120,10 @@ Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
 }
 
 Result<CheckpointInfo> ParseCheckpointInfo(std::string_view file, const std::string& name) {
+  const Result<json> parsed = ParseJson(file);
+  if (!parsed.ok()) return DataLoss("{} is damaged: {}", name, parsed.status().message());
   try {
-    const json text = json::parse(file);
+    const json& text = *parsed;
     if (text.at("format") != kFormatVersion) {
       return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
                              kFormatVersion);

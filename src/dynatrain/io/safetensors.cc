@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include <nlohmann/json.hpp>
+#include "dynatrain/base/json.h"
 
 namespace dynatrain::io {
 namespace {
@@ -172,7 +172,9 @@ Status SafetensorsFile::Parse() {
         "the header should have {} bytes, the file has {}: not safetensors, or cut short", length,
         bytes.size());
   }
-  const json header = json::parse(file_.text().substr(kLengthBytes, length), nullptr, false);
+  const Result<json> parsed = ParseJson(file_.text().substr(kLengthBytes, length));
+  if (!parsed.ok()) return DataLoss("the header: {}", parsed.status().message());
+  const json& header = *parsed;
   if (!header.is_object()) return DataLoss("the header is not a JSON object");
   const ConstByteSpan data = bytes.subspan(kLengthBytes + length);
   for (const auto& [name, entry] : header.items()) {

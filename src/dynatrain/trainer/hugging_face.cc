@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/base/bf16.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/io/file.h"
 #include "dynatrain/io/safetensors.h"
@@ -109,10 +110,11 @@ class Weights {
  private:
   static Result<std::set<std::string>> FilesOf(const std::string& index) {
     DT_ASSIGN_OR_RETURN(const io::MappedFile file, io::MappedFile::Open(index));
+    const Result<json> text = ParseJson(file.text());
+    if (!text.ok()) return DataLoss("{}: {}", index, text.status().message());
     try {
       std::set<std::string> names;
-      const json text = json::parse(file.text());
-      for (const auto& [tensor, name] : text.at("weight_map").items()) {
+      for (const auto& [tensor, name] : text->at("weight_map").items()) {
         names.insert(name.get<std::string>());
       }
       return names;
