@@ -262,9 +262,11 @@ class Simulation {
 
   void EndFlows() {
     std::vector<Key> still;
-    for (const Key& key : running_) {
+    for (size_t i = 0; i < running_.size(); ++i) {
+      const Key key = running_[i];
       Flow& flow = flows_.at(key);
-      if (flow.left > 1e-3) {
+      // Late in virtual time a moment may be longer than what a fast flow has left.
+      if (flow.left > 1e-3 && now_ + flow.left / rates_[i] > now_) {
         still.push_back(key);
         continue;
       }

@@ -151,6 +151,29 @@ TEST(Simulate, RandomProgramsEndAndKeepToTheBound) {
   }
 }
 
+// Rates at both ends of what a topology may have: what is fast ends although the slow links have
+// made a moment of virtual time longer than the fast ones need.
+TEST(Simulate, EndsWhateverTheRates) {
+  constexpr double kRates[] = {1e3, 1e9, 1e15};
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Random random(seed);
+    const auto catalog = Matrix(random.Between(100, 900), 1000);
+    const auto layout = [&] {
+      const int64_t tp = random.Between(1, 6);
+      return *LayoutShardMap::Make(catalog, *vps::ParseLayout(fmt::format(
+                                                "tp={},ranks={}-{}", tp, tp % 3, tp % 3 + tp - 1)));
+    };
+    const auto from = layout();
+    const auto to = layout();
+    const planner::Topology topology{.ranks_per_node = static_cast<int32_t>(random.Between(1, 4)),
+                                     .intra_node_bytes_per_s = kRates[random.Between(0, 2)],
+                                     .inter_node_bytes_per_s = kRates[random.Between(0, 2)]};
+    const auto report = RunSimulation(*from, *to, topology, {.latency_s = 1e-9});
+    EXPECT_GE(report.seconds, report.bound_seconds() * (1 - 1e-9));
+  }
+}
+
 TEST(Simulate, ABalancedExchangeComesCloseToItsBound) {
   const auto catalog = Matrix(1 << 12, 1 << 10);
   const planner::Topology topology{

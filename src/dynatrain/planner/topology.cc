@@ -6,12 +6,14 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "dynatrain/base/hash.h"
+#include "dynatrain/base/json.h"
+#include "dynatrain/base/text.h"
 
 namespace dynatrain::planner {
 namespace {
@@ -45,19 +47,45 @@ std::vector<Topology> Presets() {
           {}};
 }
 
-Result<double> PositiveNumber(const Json& json, const std::string& key, double standard) {
-  const auto it = json.find(key);
-  if (it == json.end()) return standard;
-  if (!it->is_number() || !(it->get<double>() > 0)) {
-    return InvalidArgument("{}: {}; a number above 0 is right", key, it->dump());
-  }
-  return it->get<double>();
+// What a number of a topology may be: from a modem to far beyond any bus, from a nanosecond up.
+struct Range {
+  double least;
+  double most;
+  std::string_view unit;
+
+  bool Holds(double value) const { return value >= least && value <= most; }  // NaN: no
+};
+constexpr Range kRate{1e3, 1e15, "bytes/s"};
+constexpr Range kTime{1e-9, 10, "s"};
+
+struct RateKey {
+  const char* key;
+  double Topology::* member;
+  const Range& range;
+};
+// What a file must tell, where anything flows over it.
+constexpr RateKey kLinkRates[] = {
+    {"intra_node_bytes_per_s", &Topology::intra_node_bytes_per_s, kRate},
+    {"inter_node_bytes_per_s", &Topology::inter_node_bytes_per_s, kRate}};
+constexpr RateKey kHostRates[] = {{"latency_s", &Topology::latency_s, kTime},
+                                  {"message_s", &Topology::message_s, kTime},
+                                  {"copy_bytes_per_s", &Topology::copy_bytes_per_s, kRate},
+                                  {"check_bytes_per_s", &Topology::check_bytes_per_s, kRate}};
+
+std::string Told(const Json& value) {
+  return Shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+Status CheckNumber(std::string_view key, const Json& value, const Range& range) {
+  if (value.is_number() && range.Holds(value.get<double>())) return Status::Ok();
+  return InvalidArgument("{}: {}; {:g} to {:g} {} are right", key, Told(value), range.least,
+                         range.most, range.unit);
 }
 
 Result<int32_t> PositiveInteger(const Json& value, const std::string& key) {
   const bool fits = value.is_number_integer() && value >= 1 && value <= kMostRanks;
   if (!fits) {
-    return InvalidArgument("{}: {}; a whole number of 1 to {} is right", key, value.dump(),
+    return InvalidArgument("{}: {}; a whole number of 1 to {} is right", key, Told(value),
                            kMostRanks);
   }
   return value.get<int32_t>();
@@ -99,7 +127,7 @@ Status ReadListedNodes(const Json& list, Topology* topology) {
   for (const Json& entry : list) {
     const auto node = static_cast<int32_t>(nodes.size());
     if (!entry.is_string()) {
-      return InvalidArgument("nodes[{}]: {}; ranks such as \"0-7\" are right", node, entry.dump());
+      return InvalidArgument("nodes[{}]: {}; ranks such as \"0-7\" are right", node, Told(entry));
     }
     nodes.emplace_back();
     DT_RETURN_IF_ERROR(AppendRanks(entry.get<std::string>(), node, &nodes.back()));
@@ -132,7 +160,7 @@ Status ReadNodes(const Json& json, Topology* topology) {
   }
   if (nodes->is_array()) {
     if (size != json.end()) {
-      return InvalidArgument("ranks_per_node: {} beside listed nodes; leave it out", size->dump());
+      return InvalidArgument("ranks_per_node: {} beside listed nodes; leave it out", Told(*size));
     }
     return ReadListedNodes(*nodes, topology);
   }
@@ -146,27 +174,47 @@ Status ReadNodes(const Json& json, Topology* topology) {
   return Status::Ok();
 }
 
-Status ReadRates(const Json& json, Topology* topology) {
-  DT_ASSIGN_OR_RETURN(topology->intra_node_bytes_per_s,
-                      PositiveNumber(json, "intra_node_bytes_per_s", 4e9));
+// The rate between nodes, told as such or for each NIC.
+Status ReadNodeRate(const Json& json, Topology* topology) {
   if (const auto nics = json.find("nics_per_node"); nics != json.end()) {
     DT_ASSIGN_OR_RETURN(topology->nics_per_node, PositiveInteger(*nics, "nics_per_node"));
   }
-  if (json.contains("nic_bytes_per_s") && json.contains("inter_node_bytes_per_s")) {
+  const auto whole = json.find("inter_node_bytes_per_s");
+  const auto nic = json.find("nic_bytes_per_s");
+  if (whole != json.end() && nic != json.end()) {
     return InvalidArgument("nic_bytes_per_s and inter_node_bytes_per_s: one of them is right");
   }
-  DT_ASSIGN_OR_RETURN(const double nic, PositiveNumber(json, "nic_bytes_per_s", 1e9));
-  DT_ASSIGN_OR_RETURN(
-      topology->inter_node_bytes_per_s,
-      PositiveNumber(json, "inter_node_bytes_per_s", nic * topology->nics_per_node));
-  const Topology standard;
-  const std::pair<const char*, double Topology::*> others[] = {
-      {"latency_s", &Topology::latency_s},
-      {"message_s", &Topology::message_s},
-      {"copy_bytes_per_s", &Topology::copy_bytes_per_s},
-      {"check_bytes_per_s", &Topology::check_bytes_per_s}};
-  for (const auto& [key, member] : others) {
-    DT_ASSIGN_OR_RETURN(topology->*member, PositiveNumber(json, key, standard.*member));
+  if (whole != json.end()) {
+    DT_RETURN_IF_ERROR(CheckNumber("inter_node_bytes_per_s", *whole, kRate));
+    topology->inter_node_bytes_per_s = whole->get<double>();
+  } else if (nic != json.end()) {
+    DT_RETURN_IF_ERROR(CheckNumber("nic_bytes_per_s", *nic, kRate));
+    topology->inter_node_bytes_per_s = nic->get<double>() * topology->nics_per_node;
+  } else if (topology->nodes > 1) {
+    return InvalidArgument(
+        "nic_bytes_per_s: missing, as is inter_node_bytes_per_s; {} nodes need one of them",
+        topology->nodes);
+  }
+  return Status::Ok();
+}
+
+Status ReadRates(const Json& json, Topology* topology) {
+  const auto inside = json.find("intra_node_bytes_per_s");
+  if (inside == json.end()) {
+    return InvalidArgument("intra_node_bytes_per_s: missing; {:g} to {:g} {} are right",
+                           kRate.least, kRate.most, kRate.unit);
+  }
+  DT_RETURN_IF_ERROR(CheckNumber("intra_node_bytes_per_s", *inside, kRate));
+  topology->intra_node_bytes_per_s = inside->get<double>();
+  DT_RETURN_IF_ERROR(ReadNodeRate(json, topology));
+  for (const auto& [key, member, range] : kHostRates) {
+    const auto value = json.find(key);
+    if (value == json.end()) {
+      topology->assumed.emplace_back(key, topology->*member);
+      continue;
+    }
+    DT_RETURN_IF_ERROR(CheckNumber(key, *value, range));
+    topology->*member = value->get<double>();
   }
   return Status::Ok();
 }
@@ -192,17 +240,12 @@ Status Topology::Validate() const {
         "topology {}: {} nodes, {} ranks per node, {} NICs per node; at least 1 is right", name,
         nodes, ranks_per_node, nics_per_node);
   }
-  if (!(intra_node_bytes_per_s > 0) || !(inter_node_bytes_per_s > 0) || !(latency_s > 0)) {
-    return InvalidArgument(
-        "topology {}: {} bytes/s inside nodes, {} bytes/s between nodes, latency {} s; all must be "
-        "above 0",
-        name, intra_node_bytes_per_s, inter_node_bytes_per_s, latency_s);
-  }
-  if (!(message_s > 0) || !(copy_bytes_per_s > 0) || !(check_bytes_per_s > 0)) {
-    return InvalidArgument(
-        "topology {}: {} s per message, copies at {} bytes/s, hashes at {} bytes/s; all must be "
-        "above 0",
-        name, message_s, copy_bytes_per_s, check_bytes_per_s);
+  for (const auto& keys :
+       {std::span<const RateKey>(kLinkRates), std::span<const RateKey>(kHostRates)}) {
+    for (const auto& [key, member, range] : keys) {
+      DT_RETURN_IF_ERROR(
+          CheckNumber(key, this->*member, range).Within(fmt::format("topology {}", name)));
+    }
   }
   if (node_of.empty()) return Status::Ok();
   std::set<int32_t> used(node_of.begin(), node_of.end());
@@ -232,7 +275,7 @@ uint64_t Topology::Fingerprint() const {
 }
 
 Result<Topology> ParseTopology(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
   if (!json.is_object()) return InvalidArgument("a topology is a JSON object");
   const std::set<std::string> known = {"name",
                                        "nodes",
@@ -247,13 +290,14 @@ Result<Topology> ParseTopology(std::string_view text) {
                                        "check_bytes_per_s"};
   for (const auto& [key, value] : json.items()) {
     if (!known.contains(key)) {
-      return InvalidArgument("{}: unknown key; {} are known", key, fmt::join(known, ", "));
+      return InvalidArgument("{}: unknown key; {} are known", Shortened(key),
+                             fmt::join(known, ", "));
     }
   }
   Topology topology;
   topology.name = "file";
   if (const auto name = json.find("name"); name != json.end()) {
-    if (!name->is_string()) return InvalidArgument("name: {}; a text is right", name->dump());
+    if (!name->is_string()) return InvalidArgument("name: {}; a text is right", Told(*name));
     topology.name = name->get<std::string>();
   }
   DT_RETURN_IF_ERROR(ReadNodes(json, &topology));

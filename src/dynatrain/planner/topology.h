@@ -4,7 +4,10 @@
 //   Topology t = *LoadTopology("cluster.json");   // a file
 //
 // The file names equal nodes by number and size, or lists the ranks of each; every rank from 0 up
-// must be on exactly one node. Rates are bytes per second and direction.
+// must be on exactly one node. Rates are bytes per second and direction, 1e3 to 1e15; times are
+// seconds, 1e-9 to 10. intra_node_bytes_per_s must be there and, where there are several nodes,
+// nic_bytes_per_s or inter_node_bytes_per_s (of all NICs together). What else is left out is as in
+// `Topology` below, and `assumed` names it.
 //
 //   {"name": "lab", "nodes": 2, "ranks_per_node": 8, "intra_node_bytes_per_s": 2e11,
 //    "nics_per_node": 4, "nic_bytes_per_s": 25e9, "latency_s": 1e-5, "message_s": 5e-6,
@@ -17,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -40,6 +44,9 @@ struct Topology {
   int32_t nodes = 0;
   // The node of each rank; empty: equal nodes, rank r on node r / ranks_per_node.
   std::vector<int32_t> node_of = {};
+  // Which of latency_s, message_s, copy_bytes_per_s and check_bytes_per_s a file left out, and what
+  // they are taken to be.
+  std::vector<std::pair<std::string, double>> assumed = {};
 
   int32_t NodeOf(RankId rank) const {
     if (node_of.empty()) return rank / ranks_per_node;
@@ -51,9 +58,10 @@ struct Topology {
   std::optional<int32_t> num_ranks() const;
   // Refuses ranks that are on no node, naming how many there are.
   Status CheckRank(RankId rank) const;
-  // Sizes at least 1, rates above 0, node_of (if any) without empty nodes.
+  // Sizes at least 1, rates and times within what a file may have, node_of (if any) without empty
+  // nodes.
   Status Validate() const;
-  uint64_t Fingerprint() const;  // of everything above
+  uint64_t Fingerprint() const;  // of everything above but `assumed`
 };
 
 // The text of a topology file. Errors name the key, the value and what would be right.

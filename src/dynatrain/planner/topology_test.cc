@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace dynatrain::planner {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 void ExpectRefused(std::string_view json, std::string_view why) {
   const auto topology = ParseTopology(json);
@@ -34,11 +38,17 @@ TEST(Topology, PresetsHaveTheirPublishedNumbers) {
 
 TEST(Topology, FilesNameEqualOrListedNodes) {
   const auto equal = ParseTopology(
-      R"({"nodes": 2, "ranks_per_node": 3, "nics_per_node": 2, "nic_bytes_per_s": 5e9})");
+      R"({"nodes": 2, "ranks_per_node": 3, "nics_per_node": 2, "nic_bytes_per_s": 5e9,
+          "intra_node_bytes_per_s": 2e11, "message_s": 1e-6})");
   ASSERT_TRUE(equal.ok()) << equal.status().ToString();
   EXPECT_EQ(equal->num_ranks(), 6);
+  EXPECT_EQ(equal->intra_node_bytes_per_s, 2e11);
   EXPECT_EQ(equal->inter_node_bytes_per_s, 10e9);
-  const auto listed = ParseTopology(R"({"name": "odd", "nodes": ["0-2+5", "3", "4"]})");
+  EXPECT_EQ(equal->message_s, 1e-6);
+  EXPECT_THAT(equal->assumed, ElementsAre(Pair("latency_s", 10e-6), Pair("copy_bytes_per_s", 8e9),
+                                          Pair("check_bytes_per_s", 16e9)));
+  const auto listed = ParseTopology(R"({"name": "odd", "nodes": ["0-2+5", "3", "4"],
+      "intra_node_bytes_per_s": 1e9, "inter_node_bytes_per_s": 1e8})");
   ASSERT_TRUE(listed.ok()) << listed.status().ToString();
   EXPECT_EQ(listed->num_ranks(), 6);
   EXPECT_EQ(listed->NodeOf(5), 0);
@@ -49,7 +59,8 @@ TEST(Topology, FilesNameEqualOrListedNodes) {
 
 TEST(Topology, BadFilesAreRefusedByName) {
   ExpectRefused("[]", "JSON object");
-  ExpectRefused("{", "JSON object");
+  ExpectRefused("{\"nodes\": 2,\n}", "not JSON: parse error at line 2, column 1");
+  ExpectRefused(R"({"nodes": 2, "ranks_per_node": 4, "nodes": 3})", "key 'nodes' is given twice");
   ExpectRefused(R"({"ranks_per_node": 8})", "nodes: missing");
   ExpectRefused(R"({"nodes": 2})", "ranks_per_node: missing");
   ExpectRefused(R"({"nodes": 0, "ranks_per_node": 8})", "nodes: 0");
@@ -64,11 +75,43 @@ TEST(Topology, BadFilesAreRefusedByName) {
   ExpectRefused(R"({"nodes": ["0+"]})", "nodes[0]");
   ExpectRefused(R"({"nodes": ["-1"]})", "nodes[0]");
   ExpectRefused(R"({"nodes": ["0-1"], "ranks_per_node": 2})", "beside listed nodes");
-  ExpectRefused(R"({"nodes": 1, "ranks_per_node": 2, "latency_s": 0})", "latency_s: 0");
-  ExpectRefused(R"({"nodes": 1, "ranks_per_node": 2, "intra_node_bytes_per_s": -1})", "-1");
-  ExpectRefused(R"({"nodes": 1, "ranks_per_node": 2, "nic_bytes_per_s": "fast"})", "fast");
-  ExpectRefused(R"({"nodes": 1, "ranks_per_node": 2, "nvlink": 1})", "nvlink: unknown key");
   EXPECT_THAT(LoadTopology("/no/such/file").status().message(), HasSubstr("a800x16"));
+}
+
+TEST(Topology, RatesAreThereAndWithinAFiniteRange) {
+  const auto refuse = [](std::string_view nodes, std::string_view rates, std::string_view why) {
+    ExpectRefused(fmt::format(R"({{{}, "ranks_per_node": 2{}}})", nodes, rates), why);
+  };
+  refuse(R"("nodes": 1)", "", "intra_node_bytes_per_s: missing");
+  refuse(R"("nodes": 2)", R"(, "intra_node_bytes_per_s": 1e9)", "nic_bytes_per_s: missing");
+  refuse(R"("nodes": 1)", R"(, "nvlink": 1)", "nvlink: unknown key");
+  refuse(R"("nodes": 2)", R"(, "intra_node_bytes_per_s": 1e9, "nic_bytes_per_s": 1e9,
+         "inter_node_bytes_per_s": 1e9)",
+         "one of them");
+  // The product with the NICs is checked too.
+  refuse(R"("nodes": 2)", R"(, "intra_node_bytes_per_s": 1e9, "nic_bytes_per_s": 1e15,
+         "nics_per_node": 2)",
+         "inter_node_bytes_per_s: 2e+15; 1000 to 1e+15 bytes/s");
+  const std::string others = R"(, "intra_node_bytes_per_s": 1e9, ")";
+  constexpr const char* kRate = "1000 to 1e+15 bytes/s";
+  constexpr const char* kTime = "1e-09 to 10 s";
+  const std::pair<const char*, const char*> keys[] = {
+      {"inter_node_bytes_per_s", kRate}, {"nic_bytes_per_s", kRate}, {"copy_bytes_per_s", kRate},
+      {"check_bytes_per_s", kRate},      {"latency_s", kTime},       {"message_s", kTime}};
+  for (const auto& [key, right] : keys) {
+    for (const char* value : {"0", "-1", "1e-320", "1e+300", "\"fast\"", "null", "true"}) {
+      refuse(R"("nodes": 1)", fmt::format("{}{}\": {}", others, key, value),
+             fmt::format("{}: {}; {} are right", key, value, right));
+    }
+  }
+  refuse(R"("nodes": 1)", R"(, "intra_node_bytes_per_s": 1e-320)",
+         "intra_node_bytes_per_s: 1e-320");
+  refuse(R"("nodes": 1)", R"(, "intra_node_bytes_per_s": 1e999)", "number overflow");
+  Topology topology;
+  topology.inter_node_bytes_per_s = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(topology.Validate().message(), HasSubstr("topology local: inter_node_bytes_per_s"));
+  topology.inter_node_bytes_per_s = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(topology.Validate().ok());
 }
 
 TEST(Topology, FingerprintCoversEverything) {
