@@ -250,6 +250,11 @@ Status CheckGeometry(const ModelConfig& config, const vps::Layout& layout,
         "tp={}: ffn {} and vocabulary {} do not split over {} positions; right is tp=1 to tp={}",
         layout.tp, config.ffn, config.vocab, layout.tp, fits);
   }
+  for (const auto& [axis, degree] : {std::pair("ep", layout.ep), std::pair("etp", layout.etp)}) {
+    if (config.experts > 0 || degree == 1) continue;
+    return InvalidArgument("{}={}: model {} has no experts; right is {}=1", axis, degree,
+                           config.name, axis);
+  }
   if (config.experts > 0 && layout.ep > config.experts) {
     return InvalidArgument(
         "ep={}: {} experts do not split over {} positions; right is ep=1 to ep={}", layout.ep,
@@ -260,12 +265,14 @@ Status CheckGeometry(const ModelConfig& config, const vps::Layout& layout,
         "etp={}: expert ffn {} does not split over {} positions; right is etp=1 to etp={}",
         layout.etp, config.moe_ffn, layout.etp, config.moe_ffn);
   }
+  if (layout.num_chunks() > config.layers && layout.vpp == 1) {
+    return InvalidArgument("pp={}: {} layers do not fill {} stages; right is pp=1 to pp={}",
+                           layout.pp, config.layers, layout.pp, config.layers);
+  }
   if (layout.num_chunks() > config.layers) {
-    return InvalidArgument("pp={}{}: {} layers do not fill {} {}; right is pp=1 to pp={}",
-                           layout.pp, layout.vpp == 1 ? "" : fmt::format(",vpp={}", layout.vpp),
-                           config.layers, layout.num_chunks(),
-                           layout.vpp == 1 ? "stages" : "chunks",
-                           std::max(config.layers / layout.vpp, 1));
+    return InvalidArgument(
+        "pp={},vpp={}: {} layers do not fill {} chunks; right is pp * vpp of 1 to {}", layout.pp,
+        layout.vpp, config.layers, layout.num_chunks(), config.layers);
   }
   for (size_t stage = 0; stage < layout.split.size(); ++stage) {
     if (layout.split[stage] == 0) {

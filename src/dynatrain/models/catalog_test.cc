@@ -158,8 +158,8 @@ TEST(MakeCatalog, EveryOptionHasAShardMap) {
 
 TEST(CheckLayout, TellsWhatCanBePlannedOnly) {
   const ModelConfig config = *LoadModel("tiny-llama");
-  for (const char* spec : {"cp=2", "dp=2,ep=2", "tp=2,etp=2", "pp=2,vpp=2", "dp=2,zero=2",
-                           "dp=2,zero=1,zero_order=megatron"}) {
+  for (const char* spec :
+       {"cp=2", "pp=2,vpp=2", "dp=2,zero=2", "dp=2,zero=1,zero_order=megatron"}) {
     const vps::Layout layout = *vps::ParseLayout(spec);
     EXPECT_TRUE(CheckGeometry(config, layout).ok()) << spec;
     EXPECT_THAT(CheckLayout(config, layout).message(),
@@ -171,7 +171,13 @@ TEST(CheckLayout, TellsWhatCanBePlannedOnly) {
   EXPECT_EQ(CheckGeometry(moe, *vps::ParseLayout("dp=9,ep=9")).message(),
             "ep=9: 8 experts do not split over 9 positions; right is ep=1 to ep=8");
   EXPECT_EQ(CheckGeometry(moe, *vps::ParseLayout("pp=3,vpp=2")).message(),
-            "pp=3,vpp=2: 4 layers do not fill 6 chunks; right is pp=1 to pp=2");
+            "pp=3,vpp=2: 4 layers do not fill 6 chunks; right is pp * vpp of 1 to 4");
+  EXPECT_EQ(CheckGeometry(moe, *vps::ParseLayout("vpp=33")).message(),
+            "pp=1,vpp=33: 4 layers do not fill 33 chunks; right is pp * vpp of 1 to 4");
+  for (const char* axis : {"ep", "etp"}) {
+    EXPECT_EQ(CheckGeometry(config, *vps::ParseLayout(fmt::format("tp=2,{}=2", axis))).message(),
+              fmt::format("{}=2: model tiny-llama has no experts; right is {}=1", axis, axis));
+  }
   EXPECT_TRUE(CheckGeometry(*LoadModel("qwen3-30b-a3b"), *vps::ParseLayout("tp=8"),
                             {.kv_heads = CatalogOptions::KvHeads::kGroups})
                   .ok());

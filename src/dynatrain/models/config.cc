@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include <nlohmann/json.hpp>
+#include "dynatrain/base/json.h"
+#include "dynatrain/base/text.h"
 
 namespace dynatrain::models {
 
@@ -12,39 +13,43 @@ namespace {
 using Json = nlohmann::json;
 using Family = ModelConfig::Family;
 
+// A value as a message shows it.
+std::string Told(const Json& value) {
+  return Shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 // Reads the keys of one JSON object and keeps the first error.
 class Reader {
  public:
   explicit Reader(const Json& object) : object_(object) {}
 
-  // A whole number of at least 1. `fallback` stands in for a key that is missing or null; without
+  // A whole number of 1 to `most`. `fallback` stands in for a key that is missing or null; without
   // it that is an error.
-  int64_t Count(const char* key, std::optional<int64_t> fallback = std::nullopt) {
-    constexpr int64_t kMax = int64_t{1} << 40;
+  int64_t Count(const char* key, std::optional<int64_t> fallback = std::nullopt,
+                int64_t most = int64_t{1} << 40) {
     const Json* value = Find(key);
     if (value == nullptr) {
       if (!fallback) Fail(InvalidArgument("key '{}' is missing", key));
       return fallback.value_or(1);
     }
-    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kMax) {
-      Fail(InvalidArgument("key '{}' is {}; right is a whole number of at least 1", key,
-                           value->dump()));
+    if (!value->is_number_integer() || *value < 1 || *value > most) {
+      Fail(InvalidArgument("key '{}' is {}; right is a whole number of 1 to {}", key, Told(*value),
+                           most));
       return 1;
     }
     return value->get<int64_t>();
   }
   int32_t Layers(const char* key) {
-    constexpr int64_t kMax = 100000;
-    const int64_t layers = Count(key);
-    if (layers > kMax)
-      Fail(InvalidArgument("key '{}' is {}; right is at most {}", key, layers, kMax));
-    return static_cast<int32_t>(std::min(layers, kMax));
+    return static_cast<int32_t>(Count(key, std::nullopt, /*most=*/100000));
+  }
+  int32_t Experts(const char* key) {
+    return static_cast<int32_t>(Count(key, std::nullopt, /*most=*/int64_t{1} << 20));
   }
   double Positive(const char* key, double fallback) {
     const Json* value = Find(key);
     if (value == nullptr) return fallback;
     if (!value->is_number() || !(value->get<double>() > 0)) {
-      Fail(InvalidArgument("key '{}' is {}; right is a number above 0", key, value->dump()));
+      Fail(InvalidArgument("key '{}' is {}; right is a number above 0", key, Told(*value)));
       return fallback;
     }
     return value->get<double>();
@@ -53,7 +58,7 @@ class Reader {
     const Json* value = Find(key);
     if (value == nullptr) return fallback;
     if (!value->is_boolean()) {
-      Fail(InvalidArgument("key '{}' is {}; right is true or false", key, value->dump()));
+      Fail(InvalidArgument("key '{}' is {}; right is true or false", key, Told(*value)));
       return fallback;
     }
     return value->get<bool>();
@@ -62,7 +67,7 @@ class Reader {
     const Json* value = Find(key);
     if (value == nullptr) return fallback;
     if (!value->is_string()) {
-      Fail(InvalidArgument("key '{}' is {}; right is a text", key, value->dump()));
+      Fail(InvalidArgument("key '{}' is {}; right is a text", key, Told(*value)));
       return fallback;
     }
     return value->get<std::string>();
@@ -82,6 +87,17 @@ class Reader {
   Status status_;
 };
 
+// The width of a head where no key tells it.
+int64_t HiddenPerHead(Reader* reader, const char* hidden_key, const char* heads_key,
+                      const ModelConfig& config) {
+  if (config.hidden % config.heads != 0) {
+    reader->Fail(InvalidArgument("key '{}' is {}; right is a multiple of the {} of '{}'{}",
+                                 hidden_key, config.hidden, config.heads, heads_key,
+                                 config.family == Family::kLlama ? ", or a key 'head_dim'" : ""));
+  }
+  return std::max<int64_t>(config.hidden / config.heads, 1);
+}
+
 // "rope_theta" and "rope_scaling" of older files, "rope_parameters" of newer ones.
 void ReadRope(Reader* reader, ModelConfig* config) {
   config->rope_theta = reader->Positive("rope_theta", 10000.0);
@@ -89,7 +105,7 @@ void ReadRope(Reader* reader, ModelConfig* config) {
     const Json* rope = reader->Find(key);
     if (rope == nullptr) continue;
     if (!rope->is_object()) {
-      reader->Fail(InvalidArgument("key '{}' is {}; right is an object", key, rope->dump()));
+      reader->Fail(InvalidArgument("key '{}' is {}; right is an object", key, Told(*rope)));
       return;
     }
     Reader inner(*rope);
@@ -100,14 +116,19 @@ void ReadRope(Reader* reader, ModelConfig* config) {
   }
 }
 
-ModelConfig ReadLlama(Reader* reader) {
+// Latent attention has other keys for the widths of its heads.
+ModelConfig ReadLlama(Reader* reader, bool latent_attention = false) {
   ModelConfig config;
   config.family = Family::kLlama;
   config.layers = reader->Layers("num_hidden_layers");
   config.hidden = reader->Count("hidden_size");
   config.heads = reader->Count("num_attention_heads");
   config.kv_heads = reader->Count("num_key_value_heads", config.heads);
-  config.head_dim = reader->Count("head_dim", std::max<int64_t>(config.hidden / config.heads, 1));
+  if (reader->Find("head_dim") != nullptr) {
+    config.head_dim = reader->Count("head_dim");
+  } else if (!latent_attention) {
+    config.head_dim = HiddenPerHead(reader, "hidden_size", "num_attention_heads", config);
+  }
   config.ffn = reader->Count("intermediate_size");
   config.vocab = reader->Count("vocab_size");
   config.max_positions = reader->Count("max_position_embeddings", 2048);
@@ -126,47 +147,44 @@ ModelConfig ReadLlama(Reader* reader) {
 void ExpectOnly(Reader* reader, const char* key, int64_t value) {
   const Json* found = reader->Find(key);
   if (found != nullptr && *found != value) {
-    reader->Fail(InvalidArgument("key '{}' is {}; available is {}", key, found->dump(), value));
+    reader->Fail(InvalidArgument("key '{}' is {}; available is {}", key, Told(*found), value));
   }
 }
 
-// A number of experts.
-int32_t ExpertCount(Reader* reader, const char* key) {
-  constexpr int64_t kMost = int64_t{1} << 20;
-  const int64_t count = reader->Count(key);
-  if (count > kMost) {
-    reader->Fail(InvalidArgument("key '{}' is {}; right is 1 to {}", key, count, kMost));
+// How many experts a layer has, under `key`, and how many of them a token takes.
+void ReadExperts(Reader* reader, const char* key, ModelConfig* config) {
+  config->experts = reader->Experts(key);
+  config->experts_per_token = reader->Experts("num_experts_per_tok");
+  if (config->experts_per_token > config->experts) {
+    reader->Fail(InvalidArgument("key 'num_experts_per_tok' is {}; right is 1 to the {} of '{}'",
+                                 config->experts_per_token, config->experts, key));
   }
-  return static_cast<int32_t>(std::min(count, kMost));
 }
 
 ModelConfig ReadQwen3(Reader* reader, bool moe) {
   ModelConfig config = ReadLlama(reader);
   config.qk_norm = true;
   if (!moe) return config;
-  config.experts = ExpertCount(reader, "num_experts");
-  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
+  ReadExperts(reader, "num_experts", &config);
   config.moe_ffn = reader->Count("moe_intermediate_size");
   ExpectOnly(reader, "decoder_sparse_step", 1);
   const Json* dense = reader->Find("mlp_only_layers");
   if (dense != nullptr && !dense->empty()) {
-    reader->Fail(InvalidArgument("key 'mlp_only_layers' is {}; available is none", dense->dump()));
+    reader->Fail(InvalidArgument("key 'mlp_only_layers' is {}; available is none", Told(*dense)));
   }
   return config;
 }
 
 ModelConfig ReadMixtral(Reader* reader) {
   ModelConfig config = ReadLlama(reader);
-  config.experts = ExpertCount(reader, "num_local_experts");
-  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
+  ReadExperts(reader, "num_local_experts", &config);
   config.moe_ffn = config.ffn;
   return config;
 }
 
 ModelConfig ReadDeepSeek(Reader* reader, bool v3) {
-  ModelConfig config = ReadLlama(reader);
-  config.experts = ExpertCount(reader, "n_routed_experts");
-  config.experts_per_token = ExpertCount(reader, "num_experts_per_tok");
+  ModelConfig config = ReadLlama(reader, /*latent_attention=*/true);
+  ReadExperts(reader, "n_routed_experts", &config);
   config.moe_ffn = reader->Count("moe_intermediate_size");
   const Json* shared = reader->Find("n_shared_experts");
   if (shared != nullptr && *shared != 0) {
@@ -200,17 +218,13 @@ ModelConfig ReadGpt2(Reader* reader) {
   config.layers = reader->Layers("n_layer");
   config.hidden = reader->Count("n_embd");
   config.heads = config.kv_heads = reader->Count("n_head");
-  config.head_dim = std::max<int64_t>(config.hidden / config.heads, 1);
+  config.head_dim = HiddenPerHead(reader, "n_embd", "n_head", config);
   config.ffn = reader->Count("n_inner", 4 * config.hidden);
   config.vocab = reader->Count("vocab_size");
   config.max_positions = reader->Count("n_positions");
   config.norm_eps = reader->Positive("layer_norm_epsilon", 1e-5);
   config.tied = reader->Flag("tie_word_embeddings", true);
   config.qkv_bias = config.out_bias = config.mlp_bias = true;
-  if (config.hidden % config.heads != 0) {
-    reader->Fail(
-        InvalidArgument("n_embd={} is not a multiple of n_head={}", config.hidden, config.heads));
-  }
   return config;
 }
 
@@ -225,12 +239,7 @@ Status CheckConfig(const ModelConfig& config) {
 }  // namespace
 
 Result<ModelConfig> ParseConfig(std::string_view json) {
-  Json object;
-  try {
-    object = Json::parse(json);
-  } catch (const Json::exception& error) {
-    return InvalidArgument("not JSON: {}", error.what());
-  }
+  DT_ASSIGN_OR_RETURN(const Json object, ParseJson(json));
   if (!object.is_object()) return InvalidArgument("not a JSON object");
   Reader reader(object);
   const std::string type = reader.Text("model_type", "");

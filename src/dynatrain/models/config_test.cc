@@ -60,6 +60,23 @@ TEST(ParseConfig, ReadsGpt2) {
   EXPECT_TRUE(config.tied);
 }
 
+TEST(ParseConfig, ReadsLlama3AndDenseQwen3) {
+  ModelConfig llama = *ParseConfig(
+      R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+          "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+          "vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
+          "rope_theta": 500000.0})");
+  llama.name = "llama3-8b";
+  EXPECT_EQ(llama, *LoadModel("llama3-8b"));
+  ModelConfig qwen = *ParseConfig(
+      R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
+          "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+          "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+          "rms_norm_eps": 1e-06, "rope_theta": 1000000.0})");
+  qwen.name = "qwen3-8b";
+  EXPECT_EQ(qwen, *LoadModel("qwen3-8b"));
+}
+
 TEST(ParseConfig, ReadsExperts) {
   ModelConfig qwen = *ParseConfig(
       R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
@@ -93,7 +110,27 @@ TEST(ParseConfig, ReadsExperts) {
   EXPECT_EQ(ErrorOf(R"({"model_type": "qwen3_moe", "hidden_size": 8, "intermediate_size": 8,
           "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8,
           "num_experts": 2147483648, "num_experts_per_tok": 2, "moe_intermediate_size": 4})"),
-            "key 'num_experts' is 2147483648; right is 1 to 1048576");
+            "key 'num_experts' is 2147483648; right is a whole number of 1 to 1048576");
+}
+
+// Each family names the number of experts in its own way.
+TEST(ParseConfig, ATokenTakesNoMoreExpertsThanThereAre) {
+  for (const auto& [type, key] : {std::pair("qwen3_moe", "num_experts"),
+                                  {"mixtral", "num_local_experts"},
+                                  {"deepseek_v2", "n_routed_experts"},
+                                  {"deepseek_v3", "n_routed_experts"}}) {
+    const auto json = [&](int per_token) {
+      return fmt::format(
+          R"({{"model_type": "{}", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2,
+               "num_attention_heads": 2, "vocab_size": 8, "{}": 4, "num_experts_per_tok": {},
+               "moe_intermediate_size": 4, "kv_lora_rank": 4, "qk_rope_head_dim": 2,
+               "qk_nope_head_dim": 2, "v_head_dim": 2}})",
+          type, key, per_token);
+    };
+    EXPECT_EQ(ErrorOf(json(5)),
+              fmt::format("key 'num_experts_per_tok' is 5; right is 1 to the 4 of '{}'", key));
+    EXPECT_EQ(ParseConfig(json(4))->experts_per_token, 4) << type;
+  }
 }
 
 TEST(ParseConfig, RefusesNamingTheKey) {
@@ -104,12 +141,30 @@ TEST(ParseConfig, RefusesNamingTheKey) {
       "model_type '' is not available; available are llama, mistral, qwen2, qwen3, qwen3_moe, "
       "mixtral, deepseek_v2, deepseek_v3, gpt2");
   EXPECT_EQ(ErrorOf(Changed("\"hidden_size\": 8192,", "")), "key 'hidden_size' is missing");
-  EXPECT_EQ(ErrorOf(Changed("28672", "-1")),
-            "key 'intermediate_size' is -1; right is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf(Changed("28672", "2.5")),
-            "key 'intermediate_size' is 2.5; right is a whole number of at least 1");
+  for (const char* value : {"-1", "0", "2.5", "4611686018427387904", "18446744073709551615",
+                            "36893488147419103232", "1099511627777", "true", "[28672]"}) {
+    const std::string error = ErrorOf(Changed("28672", value));
+    EXPECT_THAT(error, ::testing::StartsWith("key 'intermediate_size' is "));
+    EXPECT_THAT(error, ::testing::EndsWith("; right is a whole number of 1 to 1099511627776"));
+  }
   EXPECT_EQ(ErrorOf(Changed(": 80", ": 80000000000")),
-            "key 'num_hidden_layers' is 80000000000; right is at most 100000");
+            "key 'num_hidden_layers' is 80000000000; right is a whole number of 1 to 100000");
+  EXPECT_EQ(ErrorOf(Changed("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"vocab_size\": 7")),
+            "key 'vocab_size' is given twice; right is once");
+  EXPECT_EQ(ErrorOf(Changed("\"rope_scaling\": null",
+                            R"("rope_scaling": {"type": "a", "factor": 1, "type": "b"})")),
+            "key 'type' is given twice; right is once");
+  EXPECT_EQ(
+      ErrorOf(Changed("\"hidden_size\": 8192", "\"hidden_size\": 8100")),
+      "key 'hidden_size' is 8100; right is a multiple of the 64 of 'num_attention_heads', or a "
+      "key 'head_dim'");
+  EXPECT_EQ(
+      ParseConfig(Changed("\"hidden_size\": 8192", "\"hidden_size\": 8100, \"head_dim\": 128"))
+          ->head_dim,
+      128);
+  EXPECT_EQ(ErrorOf(R"({"model_type": "gpt2", "n_embd": 10, "n_layer": 2, "n_head": 4,
+                        "n_positions": 8, "vocab_size": 8})"),
+            "key 'n_embd' is 10; right is a multiple of the 4 of 'n_head'");
   EXPECT_EQ(ErrorOf(Changed("\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")),
             "64 query heads are not a multiple of 7 key-value heads");
   EXPECT_EQ(ErrorOf(Changed("false", "\"no\"")),
@@ -147,6 +202,9 @@ TEST(LoadModel, ReadsFilesAndFolders) {
                 ": model_type '' is not available; available are llama, mistral, qwen2, qwen3, "
                 "qwen3_moe, "
                 "mixtral, deepseek_v2, deepseek_v3, gpt2");
+  std::filesystem::remove(folder / "config.json");
+  EXPECT_EQ(LoadModel(folder.string()).status().message(),
+            fmt::format("model '{}' is a folder without a config.json", folder.string()));
   std::filesystem::remove_all(folder);
   EXPECT_THAT(LoadModel("llama9").status().message(),
               ::testing::StartsWith(

@@ -126,7 +126,12 @@ Result<ModelConfig> LoadModel(const std::string& preset_or_path) {
   }
   std::error_code error;
   std::filesystem::path path = preset_or_path;
-  if (std::filesystem::is_directory(path, error)) path /= "config.json";
+  if (std::filesystem::is_directory(path, error)) {
+    path /= "config.json";
+    if (!std::filesystem::exists(path, error)) {
+      return NotFound("model '{}' is a folder without a config.json", preset_or_path);
+    }
+  }
   if (!std::filesystem::is_regular_file(path, error)) {
     return NotFound("model '{}' is neither a file nor a preset; presets are {}", preset_or_path,
                     fmt::join(PresetNames(), ", "));
