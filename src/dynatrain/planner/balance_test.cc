@@ -19,7 +19,6 @@ using testing::Routes;
 using vps::Experts;
 using vps::HolderSet;
 using vps::Home;
-using vps::Parameter;
 using vps::Shape;
 using vps::ShardMap;
 using vps::Split;
@@ -58,7 +57,7 @@ class RandomModel {
     }
     Add("head", {vocab, hidden}, Split::Balanced(0), Home::Head());
   }
-  std::shared_ptr<const StateCatalog> catalog() const { return catalog_; }
+  std::shared_ptr<const StateCatalog> catalog() const { return catalog_.Done(); }
 
   std::string Spec() const {
     const int64_t tp = random_->Between(1, 4);
@@ -76,19 +75,14 @@ class RandomModel {
  private:
   void Add(const std::string& name, const Shape& shape, Split split, const Home& home,
            std::optional<Experts> experts = std::nullopt) {
-    Parameter p;
-    p.name = name;
-    p.shape = shape;
-    p.split = std::move(split);
-    p.homes = {home};
-    p.kinds = vps::Bf16AdamKinds();
+    vps::Parameter p =
+        vps::testing::Matrix(name, shape, std::move(split), home, vps::Bf16AdamKinds());
     p.experts = experts;
-    const Status status = catalog_->Add(std::move(p));
-    DT_CHECK_MSG(status.ok(), status.ToString());
+    catalog_.Add(std::move(p));
   }
 
   Random* random_;
-  std::shared_ptr<StateCatalog> catalog_ = std::make_shared<StateCatalog>();
+  vps::testing::CatalogOf catalog_;
 };
 
 // What each rank sends if every piece is shared by its sources, and passed on by the ranks of a

@@ -1,4 +1,4 @@
-// Faults of the field that are about layouts, by routes: C06 to C11 and C14, each with the numbers
+// Faults of the field that are about layouts, by routes: C06 to C12 and C14, each with the numbers
 // of its text, and blockwise gate and up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,27 +27,11 @@ using vps::Parameter;
 using vps::Shape;
 using vps::Split;
 using vps::StateCatalog;
+using vps::testing::CatalogWith;
 using vps::testing::Element;
 using vps::testing::MakeState;
+using vps::testing::Matrix;
 using vps::testing::State;
-
-Parameter Matrix(std::string name, const Shape& shape, Split split, Home home = Home::Layer(0)) {
-  return {.name = std::move(name),
-          .shape = shape,
-          .split = std::move(split),
-          .homes = {home},
-          .kinds = vps::Fp32AdamKinds(),
-          .row_axes = std::max(shape.dims() - 1, 1)};
-}
-
-std::shared_ptr<const StateCatalog> CatalogOf(const std::vector<Parameter>& parameters) {
-  auto catalog = std::make_shared<StateCatalog>();
-  for (const Parameter& p : parameters) {
-    const Status status = catalog->Add(p);
-    EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  return catalog;
-}
 
 // arange over each tensor, moments far from parameters.
 uint64_t Arange(const Element& element) {
@@ -100,7 +84,7 @@ class Chain {
 
 // w13 has 16 rows, gate 0..7 and up 8..15 of 3 columns.
 TEST(CaseC06, GateAndUpComeBackInOrderFromFsdpInsideTp) {
-  const auto catalog = CatalogOf({Matrix("w13", {2, 8, 3}, Split::Balanced(1))});
+  const auto catalog = CatalogWith({Matrix("w13", {2, 8, 3}, Split::Balanced(1))});
   const std::string fsdp = ",zero=3,zero_order=forward-dim0";
   Chain chain(catalog, "tp=2,dp=2" + fsdp);
   // tp position 1 has gate rows 4..7, then up rows 4..7, and its second FSDP shard the latter.
@@ -123,16 +107,16 @@ TEST(CaseC06, GateAndUpComeBackInOrderFromFsdpInsideTp) {
 
 // 20 columns in blocks of 4: local memory has block after block, each gate then up.
 TEST(BlockwiseGateAndUp, SplitsByBlockAndChangesIntoHalves) {
-  const auto catalog = CatalogOf({Matrix("w13", {5, 2, 4, 3}, Split::Balanced(0))});
+  const auto catalog = CatalogWith({Matrix("w13", {5, 2, 4, 3}, Split::Balanced(0))});
   Chain chain(catalog, "tp=2,dp=2,zero=1");
   chain.To("tp=3,dp=1").To("tp=1,dp=5,zero=3,zero_order=forward-dim0").To("tp=5");
   EXPECT_EQ(BufferOf(chain.state(), 2, 0), Range(48, 72));  // block 2: gate 4 x 3, up 4 x 3
   // A host that keeps [gate; up] instead: two regions with the same elements.
-  const auto one = CatalogOf({{.name = "w13",
-                               .shape = {5, 2, 4, 3},
-                               .split = Split::Balanced(0),
-                               .homes = {Home::Layer(0)},
-                               .kinds = {{vps::Kind::kParam, vps::DType::kF32}}}});
+  const auto one = CatalogWith({{.name = "w13",
+                                 .shape = {5, 2, 4, 3},
+                                 .split = Split::Balanced(0),
+                                 .homes = {Home::Layer(0)},
+                                 .kinds = {{vps::Kind::kParam, vps::DType::kF32}}}});
   vps::ExplicitShardMap::Holding halves{0, {{"w13", vps::Kind::kParam, vps::DType::kF32, 120}}, {}};
   for (int64_t half = 0; half < 2; ++half) {
     halves.shards.push_back(
@@ -164,12 +148,12 @@ std::string PlanError(std::shared_ptr<const StateCatalog> catalog, std::string_v
 
 TEST(CaseC07, SizesThatDivideOnlyPhysicallyAreRefusedOrExact) {
   // F=3 declared as a block: refused at planning, although the 6 rows of gate and up divide by 2.
-  EXPECT_THAT(PlanError(CatalogOf({Matrix("mlp.gate_up", {2, 3, 4}, Split::Balanced(1, 3))}),
+  EXPECT_THAT(PlanError(CatalogWith({Matrix("mlp.gate_up", {2, 3, 4}, Split::Balanced(1, 3))}),
                         "tp=1", "tp=2"),
               AllOf(HasSubstr("tensor mlp.gate_up"), HasSubstr("axis 1 of 3 in blocks of 3"),
                     HasSubstr("tp=2")));
   // Not declared: 2 and 1 columns of each half, exactly.
-  Chain uneven(CatalogOf({Matrix("mlp.gate_up", {2, 3, 4}, Split::Balanced(1))}), "tp=1");
+  Chain uneven(CatalogWith({Matrix("mlp.gate_up", {2, 3, 4}, Split::Balanced(1))}), "tp=1");
   uneven.To("tp=2");
   EXPECT_EQ(BufferOf(uneven.state(), 1, 0), [] {
     std::vector<uint32_t> rows = Range(8, 12);  // gate column 2, then up column 2
@@ -181,7 +165,7 @@ TEST(CaseC07, SizesThatDivideOnlyPhysicallyAreRefusedOrExact) {
   // rank stores: declared so, TP2 to TP4 keeps each gate row with its head.
   Parameter tail = Matrix("attn.qkv_gate", {4, 7, 3}, Split::Balanced(0));
   tail.stored = vps::StoredParts{1, {6, 1}};
-  Chain heads(CatalogOf({tail}), "tp=2");
+  Chain heads(CatalogWith({tail}), "tp=2");
   EXPECT_EQ(BufferOf(heads.state(), 1, 0)[2 * 6 * 3], (2U * 7 + 6) * 3);  // gate row of head 2
   heads.To("tp=4");
   const std::vector<uint32_t> last = BufferOf(heads.state(), 3, 0);
@@ -189,14 +173,14 @@ TEST(CaseC07, SizesThatDivideOnlyPhysicallyAreRefusedOrExact) {
   heads.To("tp=1");
   // As rows without meaning, in blocks of a head's 7: TP2 fits, TP3 cuts across and is refused.
   EXPECT_THAT(
-      PlanError(CatalogOf({Matrix("attn.rows", {28, 3}, Split::Balanced(0, 7))}), "tp=2", "tp=3"),
+      PlanError(CatalogWith({Matrix("attn.rows", {28, 3}, Split::Balanced(0, 7))}), "tp=2", "tp=3"),
       AllOf(HasSubstr("tensor attn.rows"), HasSubstr("blocks of 7"), HasSubstr("tp=3")));
 }
 
 TEST(CaseC08, UnevenFsdpInsideTpEqualsArange) {
   const std::string fsdp = ",zero=3,zero_order=forward-dim0";
   for (const int64_t n : {5, 6, 9}) {
-    const auto catalog = CatalogOf({Matrix("w", {n, 1}, Split::Balanced(0))});
+    const auto catalog = CatalogWith({Matrix("w", {n, 1}, Split::Balanced(0))});
     for (const std::string& to : {"tp=1,dp=4" + fsdp, std::string("tp=4"), std::string("dp=1")}) {
       Chain chain(catalog, "tp=2,dp=2" + fsdp);
       int64_t held = 0;
@@ -211,7 +195,8 @@ TEST(CaseC08, UnevenFsdpInsideTpEqualsArange) {
     }
   }
   // 5 rows: tp0 = [0, 1 | 2], tp1 = [3 | 4]; a mesh of dp outside and tp inside.
-  const auto map = MapOf(CatalogOf({Matrix("w", {5, 1}, Split::Balanced(0))}), "tp=2,dp=2" + fsdp);
+  const auto map =
+      MapOf(CatalogWith({Matrix("w", {5, 1}, Split::Balanced(0))}), "tp=2,dp=2" + fsdp);
   const std::vector<Box> wanted = {Box({0, 0}, {2, 1}), Box({3, 0}, {4, 1}), Box({2, 0}, {3, 1}),
                                    Box({4, 0}, {5, 1})};
   for (RankId rank = 0; rank < 4; ++rank) {
@@ -222,7 +207,7 @@ TEST(CaseC08, UnevenFsdpInsideTpEqualsArange) {
 // ceil parts of 6 over 4 are 2, 2, 2, 0; of 1 they are 1, 0, 0, 0.
 TEST(CaseC09, EmptyShardsAreHeldByNobodyAndAskedOfNobody) {
   const auto catalog =
-      CatalogOf({Matrix("six", {6, 1}, Split::Chunk(0)), Matrix("one", {1, 1}, Split::Chunk(0))});
+      CatalogWith({Matrix("six", {6, 1}, Split::Chunk(0)), Matrix("one", {1, 1}, Split::Chunk(0))});
   const auto four = MapOf(catalog, "tp=4");
   const std::vector<RankId> owners = {0, 0, 1, 1, 2, 2};
   for (vps::TensorId tensor = 0; tensor < 3; ++tensor) {
@@ -248,7 +233,7 @@ std::shared_ptr<const StateCatalog> Layers(int32_t count) {
     layers.push_back(
         Matrix(fmt::format("layers.{}", i), {2, 3}, Split::Balanced(0), Home::Layer(i)));
   }
-  return CatalogOf(layers);
+  return CatalogWith(layers);
 }
 
 // The layers that a rank has, ascending.
@@ -307,10 +292,37 @@ TEST(CaseC11, VirtualStagesHaveTheLayersOfTheirChunks) {
   }
 }
 
+// A tied embedding is one tensor with two homes: at PP1 one copy, else one on the first and one on
+// the last stage, for the moments as for the parameter.
+TEST(CaseC12, TiedCopiesComeAndGoWithTheStages) {
+  Parameter embedding = Matrix("embedding", {6, 2}, Split::Balanced(0), Home::Embedding());
+  embedding.homes.push_back(Home::Head());
+  const auto catalog =
+      CatalogWith({embedding, Matrix("layers.0", {5, 3}, Split::Balanced(0), Home::Layer(0)),
+                   Matrix("layers.1", {4, 3}, Split::Balanced(0), Home::Layer(1))});
+  const auto holders = [](const LayoutShardMap& map) {
+    std::vector<RankId> ranks;
+    map.VisitHolders(1, Box({0, 0}, {6, 2}), [&](const Box&, const vps::HolderSet& set) {
+      for (int64_t i = 0; i < set.size(); ++i) ranks.push_back(set.At(i));
+    });
+    return ranks;
+  };
+  Chain chain(catalog, "pp=1");
+  chain.To("pp=2");
+  EXPECT_EQ(holders(chain.map()), (std::vector<RankId>{0, 1}));
+  EXPECT_EQ(Received(chain.routes()), (12 + 12) * 3 * 4) << "the copy and layer 1, in three kinds";
+  chain.To("pp=4,split=1+1+0+0");
+  EXPECT_EQ(holders(chain.map()), (std::vector<RankId>{0, 3}));
+  chain.To("pp=1");
+  EXPECT_EQ(holders(chain.map()), (std::vector<RankId>{0}));
+  EXPECT_EQ(Received(chain.routes()), 12 * 3 * 4) << "layer 1 alone";
+  Chain(catalog, "pp=2,dp=3,zero=1").To("tp=2,pp=1,dp=2,zero=1").To("pp=4,split=1+1+0+0,zero=1");
+}
+
 TEST(CaseC14, NothingEmptyIsPlanned) {
-  const auto catalog = CatalogOf({Matrix("empty", {0, 8}, Split::Balanced(0)),
-                                  Matrix("kv", {2, 3, 4}, Split::Balanced(0)),
-                                  Matrix("shared_kv", {2, 4, 3}, Split::Groups(0, 2))});
+  const auto catalog = CatalogWith({Matrix("empty", {0, 8}, Split::Balanced(0)),
+                                    Matrix("kv", {2, 3, 4}, Split::Balanced(0)),
+                                    Matrix("shared_kv", {2, 4, 3}, Split::Groups(0, 2))});
   Chain chain(catalog, "tp=2");
   chain.To("tp=4");  // two of four ranks get no head of "kv", all of them some of "shared_kv"
   EXPECT_EQ(chain.map().ShardsOf(3).front().tensor, 6);

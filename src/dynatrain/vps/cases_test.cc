@@ -15,6 +15,7 @@ namespace dynatrain::vps {
 namespace {
 
 using testing::CatalogOf;
+using testing::CatalogWith;
 using testing::DistinctValue;
 using testing::HeldElements;
 using testing::MakeState;
@@ -329,31 +330,17 @@ TEST(CaseC18, ParametersWithoutOptimizerState) {
 // The same kinds of fault over experts, virtual stages and the other buffer rules.
 
 Parameter Wide(std::string name, const Shape& shape, Split split, Home home) {
-  return {.name = std::move(name),
-          .shape = shape,
-          .split = std::move(split),
-          .homes = {home},
-          .kinds = Bf16AdamKinds(),
-          .row_axes = std::max(shape.dims() - 1, 1)};
-}
-
-std::shared_ptr<const StateCatalog> CatalogOfAll(const std::vector<Parameter>& parameters) {
-  auto catalog = std::make_shared<StateCatalog>();
-  for (const Parameter& p : parameters) {
-    const Status status = catalog->Add(p);
-    EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  return catalog;
+  return testing::Matrix(std::move(name), shape, std::move(split), home, Bf16AdamKinds());
 }
 
 TEST(CaseC05, PlainConcatenatedAndGroupedOrdersSplitAlike) {
   Parameter qkv = Wide("qkv", {4, 4, 2, 3}, Split::Groups(0, 2), Home::Layer(0));
   qkv.stored = StoredParts{1, {2, 1, 1}};
-  ExpectSurvives(CatalogOfAll({qkv}), {"tp=2", "tp=1", "tp=4", "tp=8", "tp=3", "tp=8,dp=2,zero=1"});
+  ExpectSurvives(CatalogWith({qkv}), {"tp=2", "tp=1", "tp=4", "tp=8", "tp=3", "tp=8,dp=2,zero=1"});
 }
 
 TEST(CaseC06, RowChunksOfGateAndUp) {
-  const auto catalog = CatalogOfAll({Wide("w13", {2, 8, 3}, Split::Balanced(1), Home::Layer(0))});
+  const auto catalog = CatalogWith({Wide("w13", {2, 8, 3}, Split::Balanced(1), Home::Layer(0))});
   const std::string dim0 = ",zero=3,zero_order=forward-dim0";
   ExpectSurvives(catalog, {"tp=2,dp=2" + dim0, "tp=1,dp=4" + dim0, "tp=1,dp=1", "tp=3,dp=5" + dim0,
                            "tp=2,dp=3" + dim0});
@@ -366,12 +353,12 @@ TEST(CaseC06, RowChunksOfGateAndUp) {
 TEST(CaseC08, RowChunksAndTensorParallelOnOneDimension) {
   const std::string dim0 = ",zero=3,zero_order=forward-dim0";
   for (const int64_t extent : {5, 6, 9}) {
-    const auto catalog = CatalogOfAll({Wide("w", {extent, 2}, Split::Balanced(0), Home::Layer(0))});
+    const auto catalog = CatalogWith({Wide("w", {extent, 2}, Split::Balanced(0), Home::Layer(0))});
     ExpectSurvives(catalog, {"tp=2,dp=2" + dim0, "tp=1,dp=4" + dim0, "tp=4", "dp=1"});
     EXPECT_EQ(HeldElements(*MapOf(catalog, "tp=2,dp=2" + dim0), Kind::kParam), 2 * extent);
   }
   // 5 rows: tp 0 has [0, 1 | 2], tp 1 has [3 | 4].
-  const auto map = MapOf(CatalogOfAll({Wide("w", {5, 2}, Split::Balanced(0), Home::Layer(0))}),
+  const auto map = MapOf(CatalogWith({Wide("w", {5, 2}, Split::Balanced(0), Home::Layer(0))}),
                          "tp=2,dp=2" + dim0);
   EXPECT_EQ(map->ShardsOf(0)[0].box, Box({0, 0}, {2, 2}));
   EXPECT_EQ(map->ShardsOf(2)[0].box, Box({2, 0}, {3, 2}));
@@ -380,8 +367,8 @@ TEST(CaseC08, RowChunksAndTensorParallelOnOneDimension) {
 
 TEST(CaseC09, FsdpChunksOfSizeZero) {
   const std::string dim0 = ",zero=3,zero_order=forward-dim0";
-  const auto catalog = CatalogOfAll({Wide("six", {6, 2}, Split::None(), Home::Layer(0)),
-                                     Wide("one", {1, 2}, Split::None(), Home::Layer(0))});
+  const auto catalog = CatalogWith({Wide("six", {6, 2}, Split::None(), Home::Layer(0)),
+                                    Wide("one", {1, 2}, Split::None(), Home::Layer(0))});
   ExpectSurvives(catalog, {"dp=4" + dim0, "dp=3" + dim0, "dp=5" + dim0, "dp=4" + dim0});
   EXPECT_TRUE(MapOf(catalog, "dp=4" + dim0)->ShardsOf(3).empty());  // 2, 2, 2, 0 and 1, 0, 0, 0
 }
@@ -391,7 +378,7 @@ TEST(CaseC11, VirtualStagesMoveEveryLayer) {
   for (int32_t i = 0; i < 7; ++i) {
     layers.push_back(Wide(fmt::format("layers.{}", i), {3, 2}, Split::Balanced(0), Home::Layer(i)));
   }
-  ExpectSurvives(CatalogOfAll(layers),
+  ExpectSurvives(CatalogWith(layers),
                  {"pp=2,vpp=2,split=2+2+2+1", "pp=2", "pp=1", "pp=3,vpp=2,dp=2,zero=1",
                   "pp=2,vpp=2,split=1+1+4+1,zero_order=megatron", "pp=1,vpp=4"});
 }
@@ -400,18 +387,18 @@ TEST(CaseC12, TiedEmbeddingInMegatronsBuffers) {
   Parameter embedding = Wide("embedding", {10, 2}, Split::Padded(4), Home::Embedding());
   embedding.homes.push_back(Home::Head());
   const auto catalog =
-      CatalogOfAll({embedding, Wide("layers.0", {9, 2}, Split::Balanced(0), Home::Layer(0)),
-                    Wide("layers.1", {7}, Split::None(), Home::Layer(1))});
+      CatalogWith({embedding, Wide("layers.0", {9, 2}, Split::Balanced(0), Home::Layer(0)),
+                   Wide("layers.1", {7}, Split::None(), Home::Layer(1))});
   ExpectSurvives(catalog, {"tp=2,pp=2,dp=3,zero=1,zero_order=megatron:8", "pp=1",
                            "tp=3,dp=2,zero=2", "pp=2,dp=3,zero=1,zero_order=megatron"});
 }
 
 TEST(CaseC14, FewerKeyValueHeadsThanPositions) {
-  ExpectSurvives(CatalogOfAll({Wide("qkv", {2, 6, 3, 2}, Split::Groups(0, 2), Home::Layer(0)),
-                               Wide("out", {5, 2, 4, 3}, Split::Groups(1, 0), Home::Layer(0))}),
+  ExpectSurvives(CatalogWith({Wide("qkv", {2, 6, 3, 2}, Split::Groups(0, 2), Home::Layer(0)),
+                              Wide("out", {5, 2, 4, 3}, Split::Groups(1, 0), Home::Layer(0))}),
                  {"tp=8", "tp=4,dp=2,zero=1", "tp=2", "tp=1,dp=3,zero=3", "tp=8"});
   Parameter rows = Wide("qkv", {2, 6, 3, 2}, Split::Rows(), Home::Layer(0));
-  ExpectSurvives(CatalogOfAll({rows}), {"tp=8", "tp=5,dp=2,zero=1", "tp=1", "tp=3", "tp=8"});
+  ExpectSurvives(CatalogWith({rows}), {"tp=8", "tp=5,dp=2,zero=1", "tp=1", "tp=3", "tp=8"});
 }
 
 TEST(Experts, MoveBetweenGridsAndForms) {
@@ -424,7 +411,7 @@ TEST(Experts, MoveBetweenGridsAndForms) {
     one.experts = Experts::One(e, 5);
     parameters.push_back(one);
   }
-  const auto catalog = CatalogOfAll(parameters);
+  const auto catalog = CatalogWith(parameters);
   // EP2 -> EP1: the experts leave their own buffers for the dense ones.
   ExpectSurvives(catalog, {"dp=4,ep=2,zero=1", "dp=4,ep=1,zero=1", "tp=2,dp=2,ep=4,zero=1",
                            "tp=2,dp=2,ep=2,etp=2,zero=2", "tp=2,cp=2,dp=3,ep=6,etp=2,zero=3",
@@ -433,9 +420,31 @@ TEST(Experts, MoveBetweenGridsAndForms) {
   EXPECT_EQ(MapOf(catalog, "dp=4,zero=1")->BucketsOfRank(0).size(), 1u);
 }
 
+// 3 experts of gate and up, 4 columns each: 24 rows over five positions are 5, 5, 5, 5, 4; as three
+// whole experts they are 1, 1, 1, 0, 0.
+TEST(Experts, RowsOfAStackOverDim0) {
+  Parameter stack = Wide("stack", {3, 2, 4, 6}, Split::Balanced(2), Home::Layer(0));
+  stack.experts = Experts::Stack(0);
+  const std::string spec = "dp=5,zero=3,zero_order=forward-dim0";
+  const auto first_boxes = [&](RankId rank) {
+    std::vector<Box> boxes;
+    for (const Shard& shard : MapOf(CatalogWith({stack}), spec)->ShardsOf(rank)) {
+      if (shard.tensor == 0) boxes.push_back(shard.box);
+    }
+    return boxes;
+  };
+  ASSERT_EQ(stack.row_axes, 3);
+  EXPECT_EQ(first_boxes(0),
+            (std::vector<Box>{Box({0, 0, 0, 0}, {1, 1, 4, 6}), Box({0, 1, 0, 0}, {1, 2, 1, 6})}));
+  EXPECT_EQ(first_boxes(4), (std::vector<Box>{Box({2, 1, 0, 0}, {3, 2, 4, 6})}));
+  stack.row_axes = 1;
+  EXPECT_EQ(first_boxes(2), (std::vector<Box>{Box({2, 0, 0, 0}, {3, 2, 4, 6})}));
+  EXPECT_TRUE(first_boxes(3).empty());
+}
+
 TEST(Padding, OfTheVocabularyBelongsToTheBuffers) {
   const auto catalog =
-      CatalogOfAll({Wide("embedding", {10, 2}, Split::Padded(4), Home::Embedding())});
+      CatalogWith({Wide("embedding", {10, 2}, Split::Padded(4), Home::Embedding())});
   ExpectSurvives(catalog, {"tp=1", "tp=2", "tp=3", "tp=4,dp=2,zero=1", "tp=1,dp=3,zero=3"});
   // ceil(10 / (4 * 2)) * 4 = 8 rows per position, of which the second has two real ones.
   const auto map = MapOf(catalog, "tp=2");
@@ -446,9 +455,9 @@ TEST(Padding, OfTheVocabularyBelongsToTheBuffers) {
 // Worked from Megatron-Core's rules: starts at multiples of 64, bucket ends at multiples of lcm(n,
 // 128).
 TEST(Megatron, BucketsByHand) {
-  const auto catalog = CatalogOfAll({Wide("a", {100}, Split::None(), Home::Layer(0)),
-                                     Wide("b", {30}, Split::None(), Home::Layer(0)),
-                                     Wide("c", {200}, Split::None(), Home::Layer(1))});
+  const auto catalog = CatalogWith({Wide("a", {100}, Split::None(), Home::Layer(0)),
+                                    Wide("b", {30}, Split::None(), Home::Layer(0)),
+                                    Wide("c", {200}, Split::None(), Home::Layer(1))});
   const std::vector<Bucket> buckets =
       MapOf(catalog, "dp=3,zero=1,zero_order=megatron:210")->BucketsOf(0, 0);
   ASSERT_EQ(buckets.size(), 2u);  // reverse: c at 0, b at 256 closes the bucket; a alone

@@ -14,8 +14,6 @@ namespace dynatrain::vps {
 
 namespace {
 
-constexpr int64_t kMaxWorld = int64_t{1} << 24;
-
 // The degrees that consume ranks: "tp=2,pp=2,dp=2", with cp where it is not 1.
 std::string Degrees(const Layout& l) {
   return fmt::format("tp={},pp={},{}dp={}", l.tp, l.pp,
@@ -118,15 +116,15 @@ Status CheckDegrees(const Layout& l) {
   int64_t world = 1;
   for (const auto& [name, degree] : degrees) {
     if (degree < 1) return InvalidArgument("{}={}: a degree is at least 1", name, degree);
-    if (degree > kMaxWorld) {
-      return InvalidArgument("{}={}: a degree is at most {}", name, degree, kMaxWorld);
+    if (degree > kMaxWorldSize) {
+      return InvalidArgument("{}={}: a degree is at most {}", name, degree, kMaxWorldSize);
     }
-    if (name != "ep" && name != "etp" && name != "vpp" && world <= kMaxWorld) world *= degree;
+    if (name != "ep" && name != "etp" && name != "vpp" && world <= kMaxWorldSize) world *= degree;
   }
-  if (world > kMaxWorld)
-    return InvalidArgument("{} needs more than {} ranks", Degrees(l), kMaxWorld);
-  if (int64_t{l.pp} * l.vpp > kMaxWorld) {
-    return InvalidArgument("pp={},vpp={}: more than {} chunks", l.pp, l.vpp, kMaxWorld);
+  if (world > kMaxWorldSize)
+    return InvalidArgument("{} needs more than {} ranks", Degrees(l), kMaxWorldSize);
+  if (int64_t{l.pp} * l.vpp > kMaxWorldSize) {
+    return InvalidArgument("pp={},vpp={}: more than {} chunks", l.pp, l.vpp, kMaxWorldSize);
   }
   const int64_t positions = world / l.pp;
   const int64_t experts = int64_t{l.etp} * l.ep;

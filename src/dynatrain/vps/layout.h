@@ -20,6 +20,9 @@
 
 namespace dynatrain::vps {
 
+// The most ranks of a layout, and the most of each degree.
+inline constexpr int32_t kMaxWorldSize = 1 << 24;
+
 // How the parameters of a stage lie in flat buffers, and how those are cut over the positions that
 // hold the same parameters: dp x cp of them (dense), or edp (experts), n below. A bucket of `real`
 // elements has RoundUp(real, lcm(end_alignment, end_alignment_per_dp * n)) elements when it is cut
@@ -35,8 +38,13 @@ struct BufferRule {
     kBucketed,       // one bucket per home: the embedding, each layer, the head
     kBucketedElems,  // a bucket is closed once it holds at least bucket_elems elements
     kParam,          // one bucket per parameter
-    kDim0,  // one bucket per parameter, cut in ceil chunks of rows (FSDP2); padded to n equal
-            // chunks
+    // One bucket per parameter, cut in ceil chunks of rows (FSDP2); padded to n equal chunks. Rows
+    // are those of the local part seen as a matrix: its first Parameter::row_axes axes flattened,
+    // row-major: of qkv the rows of all heads. A stack of experts [E, 2, M, hidden] with row_axes 3
+    // has E * 2 * M rows, those of one expert after those of the other, so that a chunk may end
+    // inside an expert; with row_axes 1, for a host that keeps whole experts and whose dimension 0
+    // is the expert, it has E rows.
+    kDim0,
     // Megatron-Core's distributed optimizer: reverse, starts at multiples of 64, ends at multiples
     // of lcm(n, 128), buckets of bucket_elems (0: max(40M, 1M * dp * cp)) in the first chunk and
     // one bucket in the others, tied parameters apart; with zero=0 no alignment.

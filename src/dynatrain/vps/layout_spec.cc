@@ -33,16 +33,15 @@ std::optional<T> ParseInteger(std::string_view text) {
 
 Result<int32_t> ParseDegree(std::string_view key, std::string_view value) {
   const std::optional<int32_t> degree = ParseInteger<int32_t>(value);
-  if (!degree || *degree < 1) {
-    return InvalidArgument("{}={}: a degree is a whole number of at least 1", key,
-                           Shortened(value));
+  if (!degree || *degree < 1 || *degree > kMaxWorldSize) {
+    return InvalidArgument("{}={}: a degree is a whole number of 1 to {}", key, Shortened(value),
+                           kMaxWorldSize);
   }
   return *degree;
 }
 
 // "0-3+6": ranges and single ranks joined by '+'; position order is the order given.
 Result<std::vector<RankId>> ParseRanks(std::string_view value) {
-  constexpr size_t kMaxRanks = size_t{1} << 24;
   std::vector<RankId> ranks;
   for (const std::string_view part : SplitText(value, '+')) {
     const size_t dash = part.find('-');
@@ -54,8 +53,8 @@ Result<std::vector<RankId>> ParseRanks(std::string_view value) {
           "ranks={}: '{}' is neither a rank nor an ascending range; right is ranks=0-3+6",
           Shortened(value), Shortened(part));
     }
-    if (static_cast<size_t>(*last - *first) >= kMaxRanks - ranks.size()) {
-      return InvalidArgument("ranks={}: more than {} ranks", Shortened(value), kMaxRanks);
+    if (static_cast<size_t>(*last - *first) >= kMaxWorldSize - ranks.size()) {
+      return InvalidArgument("ranks={}: more than {} ranks", Shortened(value), kMaxWorldSize);
     }
     for (int64_t rank = *first; rank <= *last; ++rank) ranks.push_back(static_cast<RankId>(rank));
   }
@@ -78,7 +77,20 @@ Result<std::vector<int32_t>> ParseSplit(std::string_view value) {
 
 constexpr std::string_view kBufferRuleForm =
     "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS|param|dim0)"
-    "[-start:N][-end:N][-endx:N] or megatron[:ELEMS]";
+    "[-start:N][-end:N][-endx:N] or megatron[:ELEMS], ELEMS and N whole numbers of at least 1";
+
+// "forward-bucketed:8-end:4" at its dashes; one right after a colon is a sign.
+std::vector<std::string_view> SplitBufferRule(std::string_view text) {
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '-' || (at > begin && text[at - 1] == ':')) continue;
+    parts.push_back(text.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
 
 std::optional<BufferRule::Cut> CutOf(std::string_view name) {
   if (name == "contiguous") return BufferRule::Cut::kContiguous;
@@ -128,7 +140,7 @@ Result<BufferRule> ParseBufferRule(std::string_view value) {
     rule.bucket_elems = *elems;
     return rule;
   }
-  const std::vector<std::string_view> parts = SplitText(value, '-');
+  const std::vector<std::string_view> parts = SplitBufferRule(value);
   if (parts.size() < 2)
     return InvalidArgument("zero_order={}: right is {}", Shortened(value), kBufferRuleForm);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -209,9 +221,9 @@ Status ParseKey(std::string_view key, std::string_view value, Layout* layout) {
 
 Result<int32_t> DegreeOfDataParallel(const Layout& layout, std::optional<int32_t> num_ranks) {
   __extension__ const __int128 product = static_cast<__int128>(layout.tp) * layout.cp * layout.pp;
-  if (product > INT32_MAX) {
+  if (product > kMaxWorldSize) {
     return InvalidArgument("tp={},cp={},pp={} need more than {} ranks", layout.tp, layout.cp,
-                           layout.pp, INT32_MAX);
+                           layout.pp, kMaxWorldSize);
   }
   const auto others = static_cast<int64_t>(product);
   if (!layout.ranks.empty()) {

@@ -89,10 +89,9 @@ TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {
   EXPECT_EQ(ErrorOf("tp"), "'tp' in layout 'tp' is not KEY=VALUE; right is tp=2,pp=2,dp=2");
   EXPECT_EQ(ErrorOf("tp=2,"), "'' in layout 'tp=2,' is not KEY=VALUE; right is tp=2,pp=2,dp=2");
   EXPECT_EQ(ErrorOf("tp=2,tp=2"), "layout 'tp=2,tp=2' has tp twice");
-  EXPECT_EQ(ErrorOf("tp=0"), "tp=0: a degree is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf("pp=two"), "pp=two: a degree is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf("dp=-1"), "dp=-1: a degree is a whole number of at least 1");
-  EXPECT_EQ(ErrorOf("tp=99999999999"), "tp=99999999999: a degree is a whole number of at least 1");
+  for (const char* item : {"tp=0", "pp=two", "dp=-1", "dp=99999999999999", "vpp=16777217"}) {
+    EXPECT_EQ(ErrorOf(item), fmt::format("{}: a degree is a whole number of 1 to 16777216", item));
+  }
   EXPECT_EQ(ErrorOf("tp=60000,pp=60000,dp=60000"),
             "tp=60000,pp=60000,dp=60000 needs more than 16777216 ranks");
   EXPECT_THAT(ErrorOf("sp=2"), ::testing::StartsWith("unknown key 'sp'; known are tp, pp, dp,"));
@@ -109,11 +108,19 @@ TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {
             "zero_order=forward: right is "
             "(forward|reverse)-(contiguous|bucketed|bucketed:ELEMS|param|dim0)[-start:N][-end:N][-"
             "endx:N] "
-            "or megatron[:ELEMS]");
+            "or megatron[:ELEMS], ELEMS and N whole numbers of at least 1");
   EXPECT_THAT(ErrorOf("zero_order=forward-bucketed:0"),
               ::testing::StartsWith("zero_order=forward-bucketed:0: 'bucketed:0' does not fit"));
-  EXPECT_THAT(ErrorOf("zero_order=forward-bucketed-pad:2"),
-              ::testing::HasSubstr("'pad:2' does not fit"));
+  // The part that does not fit is told whole, with the sign of its number.
+  for (const char* part : {"bucketed:-5", "bucketed:", "param:1", "bucketed:1e9"}) {
+    EXPECT_THAT(
+        ErrorOf(fmt::format("zero_order=forward-{}", part)),
+        ::testing::StartsWith(fmt::format("zero_order=forward-{}: '{}' does not fit", part, part)));
+  }
+  for (const char* part : {"pad:2", "end:-5", "start:-1", "endx:99999999999999999999"}) {
+    EXPECT_THAT(ErrorOf(fmt::format("zero_order=forward-bucketed:8-{}-end:2", part)),
+                ::testing::HasSubstr(fmt::format("-{}-end:2: '{}' does not fit", part, part)));
+  }
 }
 
 TEST(ParseLayout, RefusesRanksThatDoNotFit) {
@@ -170,8 +177,10 @@ TEST(ParseLayout, RefusesGridsThatDoNotFitEachOther) {
   EXPECT_EQ(ErrorOf("zero=4"), "zero=4: right is 0, 1, 2 or 3");
   EXPECT_EQ(ErrorOf("zero_order=forward-dim0-end:2"),
             "zero_order: dim0 cuts whole rows and takes no alignment");
-  EXPECT_THAT(ErrorOf("zero_order=megatron:0"),
-              ::testing::StartsWith("zero_order=megatron:0: right is"));
+  for (const char* rule : {"megatron:0", "megatron:-5", "megatron:"}) {
+    EXPECT_THAT(ErrorOf(fmt::format("zero_order={}", rule)),
+                ::testing::StartsWith(fmt::format("zero_order={}: right is", rule)));
+  }
   EXPECT_EQ(ErrorOf("pp=2,vpp=2,split=2+2"), "split=2+2 has 2 chunks, pp=2,vpp=2 needs 4");
 }
 

@@ -1,5 +1,6 @@
 #include "dynatrain/vps/testing_maps.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -21,6 +22,22 @@ CatalogOf& CatalogOf::Add(std::string name, const Shape& shape, Split split,
               .homes = std::move(homes),
               .kinds = std::move(kinds),
               .trainable = trainable});
+}
+
+std::shared_ptr<const StateCatalog> CatalogWith(const std::vector<Parameter>& parameters) {
+  CatalogOf catalog;
+  for (const Parameter& p : parameters) catalog.Add(p);
+  return catalog.Done();
+}
+
+Parameter Matrix(std::string name, const Shape& shape, Split split, Home home,
+                 std::vector<KindSpec> kinds) {
+  return {.name = std::move(name),
+          .shape = shape,
+          .split = std::move(split),
+          .homes = {home},
+          .kinds = std::move(kinds),
+          .row_axes = std::max(shape.dims() - 1, 1)};
 }
 
 std::shared_ptr<const LayoutShardMap> MapOf(const std::shared_ptr<const StateCatalog>& catalog,

@@ -23,6 +23,12 @@ class CatalogOf {
   std::shared_ptr<StateCatalog> catalog_ = std::make_shared<StateCatalog>();
 };
 
+std::shared_ptr<const StateCatalog> CatalogWith(const std::vector<Parameter>& parameters);
+
+// A parameter of layer 0 whose rows are all of its axes but the last.
+Parameter Matrix(std::string name, const Shape& shape, Split split, Home home = Home::Layer(0),
+                 std::vector<KindSpec> kinds = Fp32AdamKinds());
+
 // The map of a layout; fails the test if there is none.
 std::shared_ptr<const LayoutShardMap> MapOf(const std::shared_ptr<const StateCatalog>& catalog,
                                             const Layout& layout);
