@@ -18,7 +18,8 @@ class PlanCommand(Cli):
     def setUp(self):
         super().setUp()
         self.lab = self.path / "lab.json"
-        self.lab.write_text('{"name": "lab", "nodes": 4, "ranks_per_node": 4, "inter_node_bytes_per_s": 1e9}')
+        self.lab.write_text('{"name": "lab", "nodes": 4, "ranks_per_node": 4, "intra_node_bytes_per_s": 4e9, '
+                            '"inter_node_bytes_per_s": 1e9}')
 
     def plan(self, *more):
         code, out, err = self.run_cli("plan", "--model", "tiny-moe", *LAYOUTS, "--topology", str(self.lab), *more)
@@ -59,20 +60,34 @@ class PlanCommand(Cli):
         self.assertLessEqual(json.loads(self.plan("--json", "--mode", "stream", "--budget", str(least))[0])["peak_extra_bytes"],
                              least)
 
+    def test_many_ranks_are_told_to_take_a_while(self):
+        many = ["plan", "--model", "micro-llama", "--from", "dp=4096", "--to", "dp=4096", "--no-programs", "--json"]
+        code, out, err = self.run_cli(*many)
+        self.assertEqual((code, json.loads(out)["moved_bytes"]), (0, 0))
+        self.assertEqual(err, "dynatrain plan: planning 4096 ranks, which takes a while\n")
+
     def test_refusals(self):
         base = ["plan", "--model", "tiny-moe", *LAYOUTS]
         self.refuse([*base, "--topology", "no-such"], "no-such", "a800x16")
         self.refuse([*base, "--mode", "both"], "both", "keep or stream")
         self.refuse([*base, "--roles", "any"], "any", "identity or free")
-        self.refuse([*base, "--budget", "-1"], "-1")
+        for budget in ("-1", "abc", "1e9", "9223372036854775808", "18446744073709551617", "4 "):
+            self.refuse([*base, "--budget", budget], f"--budget {budget}: give ")
         self.refuse([*base, "--dtype", "fp8"], "fp8")
+        many = ["plan", "--model", "tiny-llama", "--from", "dp=1", "--to"]
+        self.refuse([*many, "dp=1000000"], "--to dp=1000000: 1000000 ranks", "at most 16384")
+        self.refuse([*many, "dp=99999999999999"], "dp=99999999999999", "1 to 16777216")
+        self.refuse([*many, "vpp=33"], "vpp=33", "7 layers", "pp * vpp of 1 to 7")
+        self.refuse([*many, "dp=2,ep=2"], "ep=2: model tiny-llama has no experts; right is ep=1")
+        self.refuse([*many, "dp=2,zero_order=forward-bucketed:-5"], "'bucketed:-5' does not fit", "at least 1")
+        self.assertLess(len(self.refuse([*many, "ranks=" + "1+" * 10_000], "...")), 500)
         code, _, err = self.run_cli(*base, "--report", str(self.path / "no" / "such.html"))
         self.assertEqual(code, 1)
         self.assertIn("such.html: cannot write it", err)
         hole = self.path / "hole.json"
         hole.write_text('{"nodes": ["0-3", "5-12"]}')
         self.refuse([*base, "--topology", str(hole)], "hole.json", "rank 4 is on no node")
-        self.lab.write_text('{"nodes": 2, "ranks_per_node": 4}')
+        self.lab.write_text('{"nodes": 2, "ranks_per_node": 4, "intra_node_bytes_per_s": 1e9, "nic_bytes_per_s": 1e8}')
         self.refuse([*base, "--topology", str(self.lab)], "--to", "12", "8")
         self.refuse(["plan", "--model", "tiny-moe", "--from", "tp=4", "--to", "dp=1"], "--from tp=4", "3 key-value heads")
 

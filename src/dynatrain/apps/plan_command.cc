@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -8,11 +9,16 @@
 #include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/plan_report.h"
 #include "dynatrain/base/clock.h"
+#include "dynatrain/base/text.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/models/config.h"
 
 namespace dynatrain::apps {
 namespace {
+
+// Each rank's part takes about a millisecond or more, and this command plans them all.
+constexpr int32_t kMostRanks = 16384;
+constexpr int32_t kRanksToWaitFor = 4096;  // so many are told to take a while
 
 struct PlanFlags {
   std::string model;
@@ -71,10 +77,14 @@ Result<std::vector<vps::KindSpec>> KindsOf(const std::string& dtype) {
 Result<vps::Layout> CheckedLayout(const std::string& flag, const std::string& spec,
                                   const models::ModelConfig& model,
                                   std::optional<int32_t> num_ranks) {
-  const std::string context = fmt::format("{} {}", flag, spec);
+  const std::string context = fmt::format("{} {}", flag, Shortened(spec));
   Result<vps::Layout> layout = vps::ParseLayout(spec, num_ranks);
   if (!layout.ok()) return layout.status().Within(context);
   DT_RETURN_IF_ERROR(layout->Validate(model.layers, num_ranks).Within(context));
+  if (layout->world_size() > kMostRanks) {
+    return InvalidArgument("{}: {} ranks; a plan of every rank is made for at most {}", context,
+                           layout->world_size(), kMostRanks);
+  }
   DT_RETURN_IF_ERROR(models::CheckGeometry(model, *layout).Within(context));
   return layout;
 }
@@ -116,6 +126,10 @@ Status RunPlan(const PlanFlags& flags) {
   report.model = flags.model;
   DT_ASSIGN_OR_RETURN(report.mode, engine::ParseMode(flags.mode));
   DT_ASSIGN_OR_RETURN(report.request, MakeRequest(flags));
+  const int32_t ranks = std::max(report.request.from.world_size(), report.request.to.world_size());
+  if (ranks >= kRanksToWaitFor) {
+    std::fprintf(stderr, "dynatrain plan: planning %d ranks, which takes a while\n", ranks);
+  }
   const TimePoint start = MonotonicClock().Now();
   DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));
   report.planning_seconds = ToSeconds(MonotonicClock().Now() - start);
@@ -130,7 +144,7 @@ Status RunPlan(const PlanFlags& flags) {
   }
   if (!flags.report.empty()) DT_RETURN_IF_ERROR(WriteFile(flags.report, ReportAsHtml(report)));
   if (flags.json.empty()) return Status::Ok();
-  const std::string json = ReportAsJson(report).dump(2) + "\n";
+  const std::string json = DumpJson(ReportAsJson(report), /*indent=*/2) + "\n";
   if (flags.json != "-") return WriteFile(flags.json, json);
   std::fputs(json.c_str(), stdout);
   return Status::Ok();

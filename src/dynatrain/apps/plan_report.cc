@@ -67,9 +67,20 @@ std::string ProgramsText(const PlanReport& report) {
       "  programs    {} messages in {} {}, predicted {:.4f} s, {} extra memory on rank {}\n",
       p.messages, p.phases, p.phases == 1 ? "phase" : "phases", p.predicted_seconds,
       FormatBytes(p.peak_extra_bytes), p.peak_rank);
-  if (report.plan->totals.relayed_bytes > 0 && !p.relayed) {
-    text += fmt::format("              they do not relay: {} between nodes\n",
-                        FormatBytes(p.cross_node_bytes));
+  const PlanTotals& totals = report.plan->totals;
+  if (totals.relayed_bytes > 0 && !p.relayed) {
+    text += fmt::format(
+        "              without the relays of the plan: each piece goes to each rank directly, {} "
+        "between nodes, not {}\n",
+        FormatBytes(p.cross_node_bytes), FormatBytes(totals.cross_node_bytes));
+  }
+  std::vector<std::string> assumed;
+  for (const auto& [key, value] : report.request.topology.assumed) {
+    assumed.push_back(fmt::format("{} {:g}", key, value));
+  }
+  if (!assumed.empty()) {
+    text += fmt::format("              assumed, as the topology does not tell: {}\n",
+                        fmt::join(assumed, ", "));
   }
   return text;
 }
@@ -121,20 +132,28 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
       {"bound_seconds", t.bound_seconds},
       {"fullest_link_seconds", t.fullest_link_seconds},
       {"planning_seconds", report.planning_seconds},
+      {"assumed", nlohmann::json::object()},
       {"programs_relay", nullptr},
+      {"programs_cross_node_bytes", nullptr},
       {"messages", nullptr},
       {"phases", nullptr},
       {"peak_extra_bytes", nullptr},
       {"predicted_seconds", nullptr},
   };
+  for (const auto& [key, value] : report.request.topology.assumed) json["assumed"][key] = value;
   if (report.programs) {
     json["programs_relay"] = report.programs->relayed;
+    json["programs_cross_node_bytes"] = report.programs->cross_node_bytes;
     json["messages"] = report.programs->messages;
     json["phases"] = report.programs->phases;
     json["peak_extra_bytes"] = report.programs->peak_extra_bytes;
     json["predicted_seconds"] = report.programs->predicted_seconds;
   }
   return json;
+}
+
+std::string DumpJson(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string ReportAsText(const PlanReport& report) {
@@ -185,7 +204,7 @@ std::string ReportAsHtml(const PlanReport& report) {
     data["cells"].push_back({index.at(pair.first), index.at(pair.second), bytes});
   }
   // "</" would end the script.
-  std::string text = data.dump();
+  std::string text = DumpJson(data, /*indent=*/-1);
   for (size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at + 3)) {
     text.replace(at, 2, "<\\/");
   }

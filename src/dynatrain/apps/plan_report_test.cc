@@ -56,10 +56,31 @@ TEST(PlanReport, JsonHasTheFiguresOfPlanAndPrograms) {
   // The programs do not relay: they cross nodes more often, and take longer than the bound.
   EXPECT_EQ(json["programs_relay"], false);
   EXPECT_GT(report->programs->cross_node_bytes, totals.cross_node_bytes);
+  EXPECT_EQ(json["programs_cross_node_bytes"], report->programs->cross_node_bytes);
   EXPECT_GT(json["messages"], 0);
   EXPECT_EQ(json["phases"], 1);
   EXPECT_GT(json["peak_extra_bytes"], 0);
   EXPECT_GE(json["predicted_seconds"].get<double>(), totals.bound_seconds);
+}
+
+// Figures of programs that do not do what the plan does are told to be that, and only those.
+TEST(PlanReport, SaysWhatTheFiguresLeaveOutAndAssume) {
+  Asked asked;
+  auto report = MakeReport(asked);
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(ReportAsText(*report), HasSubstr("without the relays of the plan"));
+  EXPECT_THAT(ReportAsText(*report), Not(HasSubstr("assumed")));
+  report->request.topology.assumed = {{"latency_s", 1e-5}};
+  EXPECT_THAT(ReportAsText(*report),
+              HasSubstr("assumed, as the topology does not tell: latency_s 1e-05"));
+  EXPECT_EQ(ReportAsJson(*report)["assumed"]["latency_s"], 1e-5);
+  asked.relays = false;
+  report = MakeReport(asked);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(ReportAsJson(*report)["relayed_bytes"], 0);
+  EXPECT_EQ(ReportAsJson(*report)["programs_cross_node_bytes"],
+            report->plan->totals.cross_node_bytes);
+  EXPECT_THAT(ReportAsText(*report), Not(HasSubstr("without the relays")));
 }
 
 TEST(PlanReport, ABudgetMeansPhasesOrARefusalThatNamesTheLeast) {
@@ -176,8 +197,9 @@ TEST(Html, HoldsAllTrafficOf128Ranks) {
 TEST(Html, TextCannotLeaveItsPlace) {
   auto report = MakeReport({});
   ASSERT_TRUE(report.ok());
-  report->model = "</script><script>alert(1)";
-  EXPECT_EQ(DataOf(ReportAsHtml(*report))["summary"]["model"], report->model);
+  report->model = "</script><script>alert(1)\xff";
+  EXPECT_EQ(DataOf(ReportAsHtml(*report))["summary"]["model"],
+            "</script><script>alert(1)\xef\xbf\xbd");
 }
 
 }  // namespace
