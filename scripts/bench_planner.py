@@ -10,9 +10,9 @@ import re
 import statistics
 import subprocess
 from collections import defaultdict
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import dynatrain_runs as runs
+
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
 
 
@@ -89,10 +89,7 @@ def main():
         all_ranks_table(plans)])
     print(text)
     if arguments.write:
-        docs = ROOT / "docs" / "benchmarks.md"
-        begin, end = "<!-- begin planner -->\n", "<!-- end planner -->"
-        before, rest = docs.read_text().split(begin)
-        docs.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
+        runs.replace_section(runs.ROOT / "docs/benchmarks.md", "planner", text)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import argparse
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import dynatrain_runs as runs
+
 DENSE = "llama2-70b"
 MOE = "qwen3-235b-a22b"
 SWITCHES = [
@@ -83,10 +83,7 @@ def main():
     text = table(arguments.dynatrain)
     print(text)
     if arguments.write:
-        docs = ROOT / "docs" / "benchmarks.md"
-        begin, end = "<!-- begin plan table -->\n", "<!-- end plan table -->"
-        before, rest = docs.read_text().split(begin)
-        docs.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
+        runs.replace_section(runs.ROOT / "docs/benchmarks.md", "plan table", text)
 
 
 if __name__ == "__main__":
