@@ -62,6 +62,13 @@ TEST_F(CheckpointTest, DamageAndForeignStateAreNamed) {
   fs::remove(victim);
   EXPECT_EQ(LoadState(path, info, *Map("dp=1"), 0, &state).code(), StatusCode::kNotFound);
 
+  // The digest in it is of what a reader sees, which would be the last of two.
+  std::ifstream file(path + "/checkpoint.json");
+  std::string twice(std::istreambuf_iterator<char>(file), {});
+  twice.insert(twice.find('{') + 1, "\"step\": 7,");
+  std::ofstream(path + "/checkpoint.json", std::ios::trunc) << twice;
+  EXPECT_EQ(ReadCheckpointInfo(path).status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(ReadCheckpointInfo(path).status().message(), HasSubstr("key 'step' is given twice"));
   for (const std::string text : {"", "{}", "{\"format\": 99}", "{\"format\": 2}", "[1"}) {
     std::ofstream(path + "/checkpoint.json", std::ios::trunc) << text;
     EXPECT_FALSE(ReadCheckpointInfo(path).ok()) << text;

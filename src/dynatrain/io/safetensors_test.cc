@@ -97,6 +97,19 @@ TEST_F(SafetensorsTest, RefusesDamagedFilesByName) {
   }
 }
 
+TEST_F(SafetensorsTest, RefusesANameThatIsGivenTwice) {
+  const std::string entry = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  const std::string metadata = R"("__metadata__":{"step":"1","step":"2"})";
+  EXPECT_TRUE(SafetensorsFile::Open(WriteText(WithHeader("{" + entry + "}", "abcd"))).ok());
+  for (const auto& [header, key] :
+       {std::pair(entry + "," + entry, "'a'"), std::pair(entry + "," + metadata, "'step'")}) {
+    const auto file = SafetensorsFile::Open(WriteText(WithHeader("{" + header + "}", "abcd")));
+    EXPECT_EQ(file.status().code(), StatusCode::kDataLoss);
+    EXPECT_THAT(file.status().message(),
+                testing::HasSubstr(fmt::format("key {} is given twice", key)));
+  }
+}
+
 TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   const std::array<float, 3> numbers = {1, 2, 3};
   ASSERT_TRUE(WriteSafetensors(
