@@ -76,7 +76,7 @@ class PlanCommand(Cli):
         self.refuse([*base, "--dtype", "fp8"], "fp8")
         many = ["plan", "--model", "tiny-llama", "--from", "dp=1", "--to"]
         self.refuse([*many, "dp=1000000"], "--to dp=1000000: 1000000 ranks", "at most 16384")
-        self.refuse([*many, "dp=99999999999999"], "dp=99999999999999", "1 to 16777216")
+        self.refuse([*many, "dp=99999999999999"], "dp=99999999999999", "1 to 1048576")
         self.refuse([*many, "vpp=33"], "vpp=33", "7 layers", "pp * vpp of 1 to 7")
         self.refuse([*many, "dp=2,ep=2"], "ep=2: model tiny-llama has no experts; right is ep=1")
         self.refuse([*many, "dp=2,zero_order=forward-bucketed:-5"], "'bucketed:-5' does not fit", "at least 1")

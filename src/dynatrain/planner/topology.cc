@@ -14,13 +14,14 @@
 #include "dynatrain/base/hash.h"
 #include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
+#include "dynatrain/vps/layout.h"
 
 namespace dynatrain::planner {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int32_t kMostRanks = 1 << 20;
+constexpr int32_t kMostRanks = vps::kMaxWorldSize;
 
 // A800: NVLink 400 GB/s in both directions together (NVIDIA A800 datasheet), so 200 each way; four
 // NICs of 200 Gbit/s per node. H100: NVLink 900 GB/s in both directions together and eight

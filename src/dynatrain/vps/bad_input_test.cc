@@ -185,8 +185,8 @@ TEST(BadInput, SizesBeyondWhatCanBeCounted) {
   Parameter deep = Matrix("e", {4}, Split::None());
   deep.homes = {Home::Layer(INT32_MAX)};
   EXPECT_THAT(catalog.Add(deep).message(), HasSubstr("home in layer 2147483647"));
-  EXPECT_EQ(SpecError("tp=16777216,cp=16777216,pp=16777216,ranks=0-3"),
-            "tp=16777216,cp=16777216,pp=16777216 need more than 16777216 ranks");
+  EXPECT_EQ(SpecError("tp=1048576,cp=1048576,pp=1048576,ranks=0-3"),
+            "tp=1048576,cp=1048576,pp=1048576 need more than 1048576 ranks");
   EXPECT_THAT(SpecError("dp=4,zero_order=forward-contiguous-end:4294967296-endx:4294967296"),
               AllOf(HasSubstr("zero_order"), HasSubstr("2^48")));
   const auto wide = CatalogWith({Matrix("w", {2, kHuge * 1024}, Split::None(), Home::Layer(0),

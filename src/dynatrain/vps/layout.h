@@ -21,7 +21,7 @@
 namespace dynatrain::vps {
 
 // The most ranks of a layout, and the most of each degree.
-inline constexpr int32_t kMaxWorldSize = 1 << 24;
+inline constexpr int32_t kMaxWorldSize = 1 << 20;
 
 // How the parameters of a stage lie in flat buffers, and how those are cut over the positions that
 // hold the same parameters: dp x cp of them (dense), or edp (experts), n below. A bucket of `real`

@@ -89,11 +89,11 @@ TEST(ParseLayout, RefusesNamingKeyValueAndWhatIsRight) {
   EXPECT_EQ(ErrorOf("tp"), "'tp' in layout 'tp' is not KEY=VALUE; right is tp=2,pp=2,dp=2");
   EXPECT_EQ(ErrorOf("tp=2,"), "'' in layout 'tp=2,' is not KEY=VALUE; right is tp=2,pp=2,dp=2");
   EXPECT_EQ(ErrorOf("tp=2,tp=2"), "layout 'tp=2,tp=2' has tp twice");
-  for (const char* item : {"tp=0", "pp=two", "dp=-1", "dp=99999999999999", "vpp=16777217"}) {
-    EXPECT_EQ(ErrorOf(item), fmt::format("{}: a degree is a whole number of 1 to 16777216", item));
+  for (const char* item : {"tp=0", "pp=two", "dp=-1", "dp=99999999999999", "vpp=1048577"}) {
+    EXPECT_EQ(ErrorOf(item), fmt::format("{}: a degree is a whole number of 1 to 1048576", item));
   }
   EXPECT_EQ(ErrorOf("tp=60000,pp=60000,dp=60000"),
-            "tp=60000,pp=60000,dp=60000 needs more than 16777216 ranks");
+            "tp=60000,pp=60000,dp=60000 needs more than 1048576 ranks");
   EXPECT_THAT(ErrorOf("sp=2"), ::testing::StartsWith("unknown key 'sp'; known are tp, pp, dp,"));
   EXPECT_EQ(ErrorOf("order=tp-pp"),
             "order=tp-pp: it must name tp, dp and pp once each, as in order=tp-dp-pp or "
@@ -132,7 +132,7 @@ TEST(ParseLayout, RefusesRanksThatDoNotFit) {
             "ranks=3-1: '3-1' is neither a rank nor an ascending range; right is ranks=0-3+6");
   EXPECT_EQ(ErrorOf("ranks=0-3+8", 8), "ranks=0-3+8 names rank 8, the job has ranks 0 to 7");
   EXPECT_EQ(ErrorOf("tp=4,pp=3", 8), "tp=4,pp=3,dp=1 needs 12 ranks, the job has 8");
-  EXPECT_EQ(ErrorOf("ranks=0-2147483647"), "ranks=0-2147483647: more than 16777216 ranks");
+  EXPECT_EQ(ErrorOf("ranks=0-2147483647"), "ranks=0-2147483647: more than 1048576 ranks");
 }
 
 TEST(ParseLayout, ReadsTheGridOfTheExperts) {
