@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Live switches against stop-and-restart for the same changes of layout, interleaved in one run; medians and ratios.
+"""Live switches against stop-and-restart, and moves of state against the raw rate of the transport; medians and ratios.
 
-Prints a markdown table; --write also puts it into docs/benchmarks.md.
+Prints markdown tables; --write also puts them into docs/benchmarks.md.
 """
 
 import argparse
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import dynatrain_runs as runs
+import move_benchmarks
 import state_geometry as geometry
 
 PAIRS = [
@@ -96,6 +97,20 @@ def tables(results, repeats, verify, state_bytes):
             f"{runs.markdown_table(restart_rows)}")
 
 
+def switch_tables(args):
+    parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
+    state_bytes = sum(p.elems for p in parameters) * len(geometry.KINDS) * geometry.ELEM_BYTES
+    flags = runs.training_flags(args.data)
+    results = {pair: measure(args.dynatrain, flags, pair, args.repeats, args.verify) for pair in PAIRS[:args.pairs]}
+    return tables(results, args.repeats, args.verify, state_bytes)
+
+
+def show(args, section, text):
+    print("\n" + text + "\n")
+    if args.write:
+        runs.replace_section(runs.ROOT / "docs/benchmarks.md", section, text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dynatrain", type=Path, default=runs.ROOT / "build/dev/bin/dynatrain")
@@ -103,18 +118,17 @@ def main():
     parser.add_argument("--repeats", type=int, default=7, help="restarts per change; twice as many live switches")
     parser.add_argument("--pairs", type=int, default=len(PAIRS), help="only the first so many changes")
     parser.add_argument("--verify", default="moved", choices=("off", "moved", "full"))
+    parser.add_argument("--only", choices=("switches", "moves"), help="one of the two halves")
+    parser.add_argument("--move-state", type=int, default=3 * move_benchmarks.GIB // 2, help="bytes of state in moves")
+    parser.add_argument("--moves", type=int, default=len(move_benchmarks.MOVES), help="only the first so many moves")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     args = parser.parse_args()
     runs.end_cleanly_when_terminated()
-    parameters = geometry.llama_parameters(geometry.TINY_LLAMA)
-    state_bytes = sum(p.elems for p in parameters) * len(geometry.KINDS) * geometry.ELEM_BYTES
     try:
-        flags = runs.training_flags(args.data)
-        results = {pair: measure(args.dynatrain, flags, pair, args.repeats, args.verify) for pair in PAIRS[:args.pairs]}
-        text = tables(results, args.repeats, args.verify, state_bytes)
-        print("\n" + text)
-        if args.write:
-            runs.replace_section(runs.ROOT / "docs/benchmarks.md", "results", text)
+        if args.only != "moves":
+            show(args, "results", switch_tables(args))
+        if args.only != "switches":
+            show(args, "moves", move_benchmarks.tables(args.dynatrain, args.move_state, args.repeats, args.moves))
     except runs.RunError as error:
         runs.fail(f"bench: {error}")
     except KeyboardInterrupt:

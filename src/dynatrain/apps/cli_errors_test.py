@@ -131,10 +131,13 @@ class RefusedInput(Cli):
         self.refuse_late(self.train_arguments("--log-dir", str(taken / "logs")), f"--log-dir {taken / 'logs'}: cannot make it")
         self.refuse_late(self.train_arguments(f"--json={taken / 'lines'}"), f"--json={taken / 'lines'}: cannot write there")
 
+    def test_modes_and_budgets(self):
+        self.refuse(self.train_arguments("--mode", "drop"), "--mode drop", "keep or stream")
+        self.refuse(self.train_arguments("--budget", "much"), "--budget much", "64MiB")
+
     def test_what_this_version_has_not(self):
         self.refuse(self.train_arguments("--dtype", "fp8"), "--dtype fp8", "bf16")
         self.refuse(self.train_arguments("--derive"), "--derive", "--dtype bf16")
-        self.refuse(self.train_arguments("--mode", "stream"), "--mode stream")
         self.refuse(self.train_arguments("--transport", "ucx"), "--transport ucx")
 
     def test_control_address(self):

@@ -12,9 +12,13 @@ void AddTrainCommand(CLI::App& app, int* exit_code);
 void AddPlanCommand(CLI::App& app, int* exit_code);
 void AddImportCommand(CLI::App& app, int* exit_code);
 void AddExportCommand(CLI::App& app, int* exit_code);
+void AddSimulateCommand(CLI::App& app, int* exit_code);
+void AddBenchCommand(CLI::App& app, int* exit_code);
 void AddSwitchCommand(CLI::App& app, int* exit_code);
 void AddStatusCommand(CLI::App& app, int* exit_code);
-void AddRankCommand(CLI::App& app, int* exit_code);  // not for people: what the launcher starts
+// Not for people: what `train` and `bench` start.
+void AddRankCommand(CLI::App& app, int* exit_code);
+void AddBenchRankCommand(CLI::App& app, int* exit_code);
 
 }  // namespace dynatrain::apps
 

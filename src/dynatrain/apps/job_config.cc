@@ -12,8 +12,8 @@ namespace dynatrain::apps {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScheduledSwitch, step, spec)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobConfig, model, data, layout, switches, num_ranks, steps,
                                    stop_after, global_batch, micro_batch, seq, lr, seed, dtype,
-                                   derive, verify, exact_switches, fill, step_timeout, save,
-                                   save_every, resume, dump_state, probe_loss, report_samples)
+                                   derive, mode, budget, verify, exact_switches, fill, step_timeout,
+                                   save, save_every, resume, dump_state, probe_loss, report_samples)
 
 Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text) {
   const size_t colon = text.find(':');

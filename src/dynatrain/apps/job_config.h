@@ -37,6 +37,8 @@ struct JobConfig {
 
   std::string dtype = "fp32";  // of parameters: fp32, or bf16 with fp32 masters
   bool derive = false;         // switches compute bf16 parameters from masters where they can
+  std::string mode = "keep";   // of switches
+  ByteCount budget = -1;       // extra bytes of a rank in a switch; -1: no limit
   std::string verify = "moved";
   bool exact_switches = false;  // each of `switches` moves right after its step
   std::string fill = "zero";    // what a switch's new memory holds before state comes

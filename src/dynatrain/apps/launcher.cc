@@ -339,6 +339,9 @@ void Job::OnSwitch(const std::string& line) {
                                report->step, report->from, report->to,
                                FormatSeconds(report->pause_seconds),
                                FormatBytes(report->moved_bytes)));
+  } else if (report->outcome == elastic::Outcome::kLost) {
+    progress_.Note(
+        fmt::format("switch {} to {} is lost: {}", report->id, report->to, report->reason));
   } else {
     progress_.Note(fmt::format("switch {} to {} was not made, the layout stays {}: {}", report->id,
                                report->to, report->from, report->reason));

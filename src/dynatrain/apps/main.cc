@@ -14,13 +14,16 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "dynatrain " DYNATRAIN_VERSION);
   int exit_code = 0;
   dynatrain::apps::AddPlanCommand(app, &exit_code);
+  dynatrain::apps::AddSimulateCommand(app, &exit_code);
 #ifdef DYNATRAIN_WITH_TORCH
   dynatrain::apps::AddTrainCommand(app, &exit_code);
+  dynatrain::apps::AddBenchCommand(app, &exit_code);
   dynatrain::apps::AddImportCommand(app, &exit_code);
   dynatrain::apps::AddExportCommand(app, &exit_code);
   dynatrain::apps::AddSwitchCommand(app, &exit_code);
   dynatrain::apps::AddStatusCommand(app, &exit_code);
   dynatrain::apps::AddRankCommand(app, &exit_code);
+  dynatrain::apps::AddBenchRankCommand(app, &exit_code);
 #endif
   try {
     app.parse(argc, argv);

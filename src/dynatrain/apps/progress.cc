@@ -30,6 +30,7 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
 }
 
 std::string ProofOf(const elastic::SwitchReport& report) {
+  if (report.outcome == elastic::Outcome::kLost) return "LOST";
   if (report.outcome != elastic::Outcome::kCommitted) return "old state kept";
   if (report.digest_before == 0 && report.digest_after == 0) return "moved pieces";
   const bool equal = report.digest_before == report.digest_after && report.replica_check == 0;

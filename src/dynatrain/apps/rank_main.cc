@@ -1,16 +1,13 @@
 #include "dynatrain/apps/rank_main.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -20,10 +17,9 @@
 #include "dynatrain/apps/job_config.h"
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/rank_checkpoint.h"
-#include "dynatrain/base/log.h"
+#include "dynatrain/apps/rank_process.h"
 #include "dynatrain/bridge/c10d_groups.h"
 #include "dynatrain/bridge/c10d_store.h"
-#include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/io/file.h"
@@ -78,6 +74,15 @@ class RankProcess {
 
   Status Run(const std::string& config, const bridge::StoreAddress& store,
              const bridge::GlooOptions& gloo) {
+    const Status status = Train(config, store, gloo);
+    // State that is lost is told before the rank ends.
+    if (status.code() == StatusCode::kDataLoss) agent_.reset();
+    return status;
+  }
+
+ private:
+  Status Train(const std::string& config, const bridge::StoreAddress& store,
+               const bridge::GlooOptions& gloo) {
     DT_RETURN_IF_ERROR(Join(config, store, gloo));
     while (true) {
       if (!agent_->current().active()) {
@@ -92,7 +97,6 @@ class RankProcess {
     }
   }
 
- private:
   Status Join(const std::string& config, const bridge::StoreAddress& store,
               bridge::GlooOptions gloo);
   Result<std::shared_ptr<elastic::LayoutInstance>> FirstInstance(double* groups_seconds,
@@ -143,17 +147,20 @@ Status RankProcess::Join(const std::string& config, const bridge::StoreAddress& 
   double groups_seconds = 0, load_seconds = 0;
   DT_ASSIGN_OR_RETURN(std::shared_ptr<elastic::LayoutInstance> first,
                       FirstInstance(&groups_seconds, &load_seconds));
-  DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(config_.verify));
-  DT_ASSIGN_OR_RETURN(const engine::Fill fill, ParseFill(config_.fill));
-  elastic::SwitchParticipant::Context context{
-      .rank = rank_,
-      .num_ranks = config_.num_ranks,
-      .catalog = setup_.catalog,
-      .topology = {},
-      .options = {.verify = verify, .fill = fill, .derive = config_.derive},
-      .host = host_.get(),
-      .groups = groups_.get(),
-      .clock = &MonotonicClock()};
+  elastic::SwitchOptions options;
+  DT_ASSIGN_OR_RETURN(options.verify, engine::ParseVerify(config_.verify));
+  DT_ASSIGN_OR_RETURN(options.mode, engine::ParseMode(config_.mode));
+  DT_ASSIGN_OR_RETURN(options.fill, ParseFill(config_.fill));
+  options.derive = config_.derive;
+  if (config_.budget >= 0) options.budget = config_.budget;
+  elastic::SwitchParticipant::Context context{.rank = rank_,
+                                              .num_ranks = config_.num_ranks,
+                                              .catalog = setup_.catalog,
+                                              .topology = {},
+                                              .options = options,
+                                              .host = host_.get(),
+                                              .groups = groups_.get(),
+                                              .clock = &MonotonicClock()};
   const auto on_report = [this](const elastic::SwitchReport& report) {
     events_->Write("switch", json::parse(report.ToJson()));
   };
@@ -346,36 +353,18 @@ Status RankProcess::Save(std::string_view occasion) {
   return {};
 }
 
-std::string ReadAll(int fd) {
-  std::string text;
-  std::array<char, 4096> chunk{};
-  for (ssize_t count; (count = ::read(fd, chunk.data(), chunk.size())) > 0;) {
-    text.append(chunk.data(), static_cast<size_t>(count));
-  }
-  ::close(fd);
-  return text;
-}
-
 }  // namespace
 
 int RankMain(RankId rank, const bridge::StoreAddress& store, const bridge::GlooOptions& gloo,
              pid_t launcher) {
-  // No rank outlives its launcher; and a terminal's Ctrl-C is the launcher's to handle.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != launcher) return 1;  // it ended before it could take this process along
-  ::signal(SIGINT, SIG_IGN);
   ::signal(kStopSignal, OnStop);
-  InitLog(fmt::format("rank {}", rank), LogLevel::kInfo);
-  bridge::SilenceTorchLog();
-  EventWriter events(kEventsFd);
-  events.Write("up", {{"rank", rank}});
-  RankProcess process(rank, &events);
-  const Status status = process.Run(ReadAll(kConfigFd), store, gloo);
-  if (status.ok()) return 0;
-  LogError("{}", status.ToString());
-  events.Write("error", {{"message", status.ToString()}});
-  // Broken groups may take their time to end: nothing more is owed.
-  std::quick_exit(1);
+  // After an error it outlives the body, and is not destroyed: see RunRankProcess.
+  std::optional<RankProcess> process;
+  return RunRankProcess(rank, launcher, [&](const std::string& config, EventWriter* events) {
+    const Status status = process.emplace(rank, events).Run(config, store, gloo);
+    if (status.ok()) process.reset();  // what is still to be told goes through `events`
+    return status;
+  });
 }
 
 }  // namespace dynatrain::apps

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/directory_lock.h"
 #include "dynatrain/apps/flags.h"
@@ -36,7 +37,7 @@ struct TrainFlags {
   JobConfig config;
   std::optional<int32_t> nproc;  // none: as many as the layouts need
   std::vector<std::string> switches;
-  std::string mode = "keep";
+  std::string budget;
   std::string transport = "gloo";
   std::string interface;
   std::string host;
@@ -103,9 +104,12 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
   app.add_flag("--derive", config.derive,
                "switches compute bf16 parameters from their masters where a rank has those, "
                "instead of moving them");
-  AddChoice(app, "--mode", flags->mode, {"keep"},
-            "of switches: keep (the old state stays until commit)")
+  AddChoice(app, "--mode", config.mode, {"keep", "stream"},
+            "of switches: keep (the old state stays until commit) or stream (it goes phase by "
+            "phase: little extra memory, no way back)")
       ->capture_default_str();
+  app.add_option("--budget", flags->budget,
+                 "most extra memory of a rank in a switch, such as 64MiB (default: no limit)");
   AddChoice(app, "--verify", config.verify, {"off", "moved", "full"},
             "of switches: off, moved or full")
       ->capture_default_str();
@@ -202,6 +206,9 @@ Status Train(TrainFlags& flags) {
   DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
   if (!node.first()) return LaunchFurther(node, flags.log_directory);
   DT_RETURN_IF_ERROR(CheckUtf8(config));
+  if (!flags.budget.empty()) {
+    DT_ASSIGN_OR_RETURN(config.budget, ParseBytes("--budget", flags.budget));
+  }
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));

@@ -55,6 +55,7 @@ class SwitchAgent::Impl {
     kReady,      // the training thread may take it
     kMoving,     // the training thread has it
     kMoved,      // done with; the background thread clears up
+    kSettling,   // was kReady and is decided abort; whether the old layout goes on is not known yet
     kOff,        // was kReady and is decided abort; the training thread has to take notice
     kFollowed    // committed without this rank; the training thread has to take notice
   };
@@ -134,6 +135,8 @@ bool SwitchAgent::Impl::TakeReady() {
 
 Result<BoundaryResult> SwitchAgent::Impl::AtStepBoundary(int64_t step, bool all_ready) {
   std::shared_ptr<SwitchParticipant> participant;
+  // The background thread settles within a deadline.
+  while (all_ready && phase() == Phase::kSettling) Rest(context_.options.poll);
   {
     const std::lock_guard lock(mutex_);
     if (!fatal_.ok()) return fatal_;
@@ -188,10 +191,9 @@ Result<BoundaryResult> SwitchAgent::Impl::Take(std::shared_ptr<SwitchParticipant
   }
   const std::lock_guard lock(mutex_);
   phase_ = Phase::kMoved;
-  if (!outcome.ok()) {
-    fatal_ = outcome.status();
-    return fatal_;
-  }
+  if (!outcome.ok()) fatal_ = outcome.status();
+  if (outcome.ok() && *outcome == Outcome::kLost) fatal_ = participant->LostStatus();
+  if (!fatal_.ok()) return fatal_;
   if (committed) trash_.push_back(std::exchange(current_, participant->next()));
   return result;
 }
@@ -215,13 +217,21 @@ bool SwitchAgent::Impl::Ending() {
 
 void SwitchAgent::Impl::Run() {
   Status status = Loop();
-  if (status.ok()) status = FlushReports();
+  {
+    const std::lock_guard lock(mutex_);
+    if (fatal_.ok()) fatal_ = status;
+  }
+  // A switch that is lost ends the job, but is still told.
+  if (status.ok() || status.code() == StatusCode::kDataLoss) {
+    const Status flushed = FlushReports();
+    if (status.ok()) status = flushed;
+  }
   Drop();
   ready_ = 0;
   if (status.ok()) return;
   LogWarning("rank {}: no more switches: {}", context_.rank, status.ToString());
   const std::lock_guard lock(mutex_);
-  if (fatal_.ok()) fatal_ = status;
+  if (fatal_.ok()) fatal_ = status;  // of the last reports
 }
 
 Status SwitchAgent::Impl::Loop() {
@@ -264,6 +274,10 @@ Status SwitchAgent::Impl::Process(const SwitchRequest& request) {
 
 Status SwitchAgent::Impl::PrepareAndHandOver(SwitchParticipant* participant) {
   const Status prepared = participant->Prepare(*background_store_);
+  if (participant->report().outcome == Outcome::kLost) {
+    desk_.Add(*participant, false);
+    return prepared;
+  }
   if (!prepared.ok() && prepared.code() != StatusCode::kAborted) return prepared;
   {
     const std::lock_guard lock(mutex_);
@@ -281,6 +295,7 @@ Status SwitchAgent::Impl::Follow(SwitchParticipant* participant) {
                         participant->AwaitDecision(*background_store_, context_.options.heartbeat));
     DT_RETURN_IF_ERROR(Housekeep());
     if (!outcome) continue;
+    if (*outcome == Outcome::kLost) return participant->LostStatus();
     const bool committed = *outcome == Outcome::kCommitted;
     {
       const std::lock_guard lock(mutex_);
@@ -309,7 +324,7 @@ Status SwitchAgent::Impl::AwaitMoved(SwitchParticipant* participant) {
     decided = true;
     const Decision decision = Decision::FromText(*text);
     if (decision.commit) continue;
-    if (LeaveReady(Phase::kOff, decision.reason)) return CallOff(participant);
+    if (LeaveReady(Phase::kSettling, decision.reason)) return CallOff(participant);
     participant->Cancel();
   }
   return Status::Ok();
@@ -330,14 +345,19 @@ Status SwitchAgent::Impl::GiveUp(SwitchParticipant* participant) {
       participant->GiveUp(*background_store_, "the rank leaves the job");
   if (!outcome.ok()) return outcome.status();
   desk_.Add(*participant, false);
-  return Status::Ok();
+  return *outcome == Outcome::kLost ? participant->LostStatus() : Status::Ok();
 }
 
 Status SwitchAgent::Impl::CallOff(SwitchParticipant* participant) {
   DT_ASSIGN_OR_RETURN(const std::optional<Outcome> outcome,
                       participant->AwaitDecision(*background_store_, context_.options.heartbeat));
-  DT_CHECK(outcome == Outcome::kRolledBack);
   desk_.Add(*participant, false);
+  if (outcome == Outcome::kLost) return participant->LostStatus();
+  DT_CHECK(outcome == Outcome::kRolledBack);
+  {
+    const std::lock_guard lock(mutex_);
+    phase_ = Phase::kOff;
+  }
   return AwaitNotice();
 }
 

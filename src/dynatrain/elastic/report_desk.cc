@@ -17,12 +17,12 @@ double FirstStepExcess(const std::vector<double>& steps) {
 }
 
 Status DeleteKeys(Store& store, int64_t id, const std::vector<RankId>& participants) {
-  for (const std::string_view name : {"move_before", "job_state"}) {
+  for (const std::string_view name : {"move_before", "job_state", "moving"}) {
     DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name)));
   }
   for (const RankId rank : participants) {
     for (const std::string_view name :
-         {"planned", "prepared", "role_state", "verified", "report"}) {
+         {"fits", "planned", "prepared", "role_state", "verified", "remains", "report"}) {
       DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name, rank)));
     }
   }

@@ -41,6 +41,8 @@ class SimJob {
   bool Dead(RankId rank) const;
   int64_t last_committed() const { return last_committed_; }
   std::string DecisionOf(int64_t id) const { return server.Peek(SwitchKey(id, "decision")); }
+  // The switch whose outcome is Lost, of which there can be only one; 0: none.
+  int64_t LostSwitch() const;
   // Whether a layout is no more: never came to be, or a later one was committed.
   bool Over(int64_t epoch) const {
     return last_committed_ > epoch || DecisionOf(epoch).starts_with("abort");
@@ -84,6 +86,7 @@ class SimJob {
   void TryAgain(Store& store);
   void AwaitReports();
   bool AllLive() const;
+  void CheckLoss();
   void CheckEnd();
 
   std::vector<int64_t> steps_of_rank_ = std::vector<int64_t>(16);

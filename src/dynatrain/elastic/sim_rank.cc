@@ -95,6 +95,9 @@ void SimRank::Run() {
   auto first = FirstInstance();
   SwitchOptions options;
   options.verify = job_.script.verify;
+  options.mode = job_.script.mode;
+  options.budget = job_.script.budget;
+  options.phases = job_.script.phases;
   options.fill = engine::Fill::kNan;
   options.prepare_timeout = seconds(3);
   options.move_timeout = seconds(1);
@@ -132,7 +135,7 @@ void SimRank::Run() {
     }
     while (agent_->current().active() ? Step() : WaitIdle()) {
     }
-    CheckState("at its end");
+    if (!state_gone_) CheckState("at its end");
     // Peers of a reduction learn that this rank is gone before its agent has said good-bye.
     leaving = true;
     job_.net.Gone(rank_);
@@ -164,14 +167,25 @@ bool SimRank::Step() {
   if (!reduced->all_ready && job_.script.seed % 2 == 0) return !reduced->end;
   const int64_t before = agent_->current().epoch;
   const Result<BoundaryResult> result = agent_->AtStepBoundary(step_, reduced->all_ready);
-  if (!result.ok()) return false;
+  if (!result.ok()) return TakeError(result.status());
   return Take(*result, before) && !reduced->end;
 }
 
 bool SimRank::WaitIdle() {
   const int64_t before = agent_->current().epoch;
   const Result<BoundaryResult> result = agent_->WaitWhileIdle();
-  return result.ok() && Take(*result, before);
+  return result.ok() ? Take(*result, before) : TakeError(result.status());
+}
+
+// A rank goes on after no error. A loss must be what all agreed on.
+bool SimRank::TakeError(const Status& status) {
+  state_gone_ = job_.script.mode == engine::Mode::kStream;
+  if (job_.scheduler.killed(rank_) || status.code() != StatusCode::kDataLoss) return false;
+  const int64_t id = job_.LostSwitch();
+  if (id == 0 && status.message().find("taken for dead") == std::string::npos)
+    job_.Violation("rank {} ends as if state were lost: {}", rank_, status.message());
+  if (id != 0) outcomes[id] = Outcome::kLost;
+  return false;
 }
 
 // Whether to go on.
@@ -183,6 +197,8 @@ bool SimRank::Take(const BoundaryResult& result, int64_t before) {
     job_.Violation("rank {} rolls switch {} back: decision is '{}'", rank_, LastSwitch(),
                    job_.DecisionOf(LastSwitch()));
   }
+  if (result.what == What::kRolledBack && LastSwitch() != 0 && LastSwitch() == job_.LostSwitch())
+    job_.Violation("rank {} rolls switch {} back, which is lost", rank_, LastSwitch());
   if (result.what != What::kCommitted) {
     if (now.epoch != before) job_.Violation("rank {}: epoch {} without a commit", rank_, now.epoch);
     return true;

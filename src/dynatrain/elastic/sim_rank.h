@@ -40,6 +40,7 @@ class SimRank final : public Host {
   bool Step();
   bool WaitIdle();
   bool Take(const BoundaryResult& result, int64_t before);
+  bool TakeError(const Status& status);
   // The last one that this rank built a transport for.
   int64_t LastSwitch() const;
   void CheckMayTrain();
@@ -59,6 +60,7 @@ class SimRank final : public Host {
   std::vector<vps::Shard> shards_;  // of the current instance
   int64_t step_ = 0;                // last finished step
   bool moved_ = false;              // has told its job state since it last trained
+  bool state_gone_ = false;         // stopped in a switch of mode stream
   enum class Drift { kToCome, kThere, kMended } drift_ = Drift::kToCome;
 };
 

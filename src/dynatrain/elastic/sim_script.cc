@@ -93,6 +93,9 @@ SimScript SimScript::FromSeed(uint64_t seed) {
   if (random.OneIn(3)) script.store_latency = milliseconds(int64_t{1} << random.Between(0, 7));
   const int64_t faults = random.OneIn(8) ? 0 : random.OneIn(3) ? random.Between(2, 3) : 1;
   for (int64_t i = 0; i < faults; ++i) script.faults.push_back(DrawFault(&random, script));
+  if (random.OneIn(3)) script.mode = engine::Mode::kStream;
+  if (random.OneIn(3)) script.budget = ByteCount{1} << 30;
+  if (random.OneIn(2)) script.phases = static_cast<int32_t>(random.Between(2, 6));
   return script;
 }
 
@@ -104,11 +107,14 @@ std::string SimScript::ToString() const {
                         kKindNames[static_cast<size_t>(fault.kind)], fault.victim, fault.at_step,
                         ToSeconds(fault.lasts), fault.peer);
   }
-  return text + fmt::format("; verify {}, {}{}{}, impatience {} x {} s, store latency {} s",
-                            static_cast<int>(verify), rendezvous ? "rendezvous" : "buffered",
-                            silent_deaths ? ", silent deaths" : "",
-                            overlapping_requests ? ", overlapping requests" : "", impatience,
-                            ToSeconds(jump), ToSeconds(store_latency));
+  return text + fmt::format(
+                    "; {}{} in {} phases, verify {}, {}{}{}, impatience {} x {} s, store "
+                    "latency {} s",
+                    mode == engine::Mode::kStream ? "stream" : "keep",
+                    budget ? " within a budget" : "", phases, static_cast<int>(verify),
+                    rendezvous ? "rendezvous" : "buffered", silent_deaths ? ", silent deaths" : "",
+                    overlapping_requests ? ", overlapping requests" : "", impatience,
+                    ToSeconds(jump), ToSeconds(store_latency));
 }
 
 std::string SimResult::ToString() const { return fmt::format("{}", fmt::join(violations, "\n  ")); }

@@ -124,6 +124,7 @@ void SimJob::OnDecision(RankId owner, int64_t id, const std::string& value) {
     }
   }
   ++result.committed;
+  if (script.mode == engine::Mode::kStream) ++result.streamed;
   last_committed_ = id;
 }
 
@@ -203,6 +204,29 @@ void SimJob::TryAgain(Store& store) {
   }
 }
 
+int64_t SimJob::LostSwitch() const {
+  for (int64_t id = 1; id <= last_id_; ++id) {
+    const std::string outcome = server.Peek(SwitchKey(id, "outcome"));
+    if (!outcome.empty() && Settlement::FromText(outcome).outcome == Outcome::kLost) return id;
+  }
+  return 0;
+}
+
+void SimJob::CheckLoss() {
+  const int64_t id = LostSwitch();
+  ++result.lost;
+  if (script.mode != engine::Mode::kStream) Violation("switch {} is lost in mode keep", id);
+  if (!DecisionOf(id).starts_with("abort")) Violation("switch {} is committed and lost", id);
+  // Bad bytes and broken connections take no box from everybody's memory.
+  const bool harmless = std::ranges::all_of(script.faults, [](const SimFault& fault) {
+    return fault.kind == SimFault::Kind::kCorruption ||
+           fault.kind == SimFault::Kind::kTransferError;
+  });
+  const auto settled = Settlement::FromText(server.Peek(SwitchKey(id, "outcome")));
+  if (harmless && script.impatience == 0 && !settled.lost.empty())
+    Violation("switch {}: nobody died, and yet {} boxes are lost", id, settled.lost.size());
+}
+
 void SimJob::CheckEnd() {
   bool deaths = false;
   for (RankId rank = 0; rank < script.num_ranks; ++rank) {
@@ -210,21 +234,22 @@ void SimJob::CheckEnd() {
     result.steps_of_rank[rank] = steps_of_rank_[static_cast<size_t>(rank)];
     if (scheduler.killed(rank) || server.Lost(rank)) ++result.deaths;
     for (const auto& [id, outcome] : ranks[static_cast<size_t>(rank)]->outcomes) {
-      if (DecisionOf(id) != "commit")
+      if (outcome == Outcome::kCommitted && DecisionOf(id) != "commit")
         Violation("rank {}: {} committed, decision '{}'", rank, id, DecisionOf(id));
     }
   }
   for (const auto& [id, count] : reports) {
     if (count > 1) Violation("switch {} is reported {} times", id, count);
   }
-  if (deaths) return;
+  if (LostSwitch() != 0) CheckLoss();
+  if (deaths || LostSwitch() != 0) return;
   for (int64_t id = 1; id <= last_id_; ++id) {
     if (DecisionOf(id).empty()) Violation("switch {} is never decided", id);
     if (reports[id] != 1) Violation("switch {} is reported {} times", id, reports[id]);
   }
   for (const auto& [key, value] : server.values()) {
     if (key == "switch/last_id" || key == "job/end" || key.ends_with("/request") ||
-        key.ends_with("/decision")) {
+        key.ends_with("/decision") || key.ends_with("/outcome")) {
       continue;
     }
     Violation("{} is left in the store", key);

@@ -44,6 +44,9 @@ struct SimScript {
   std::vector<std::string> switches;
   std::vector<SimFault> faults;
   engine::Verify verify = engine::Verify::kFull;
+  engine::Mode mode = engine::Mode::kKeep;
+  std::optional<ByteCount> budget = {};  // more than enough; the ranks agree on phases all the same
+  int32_t phases = 1;                    // at least
   bool rendezvous = true;
   bool silent_deaths = false;
   int64_t impatience = 0;
@@ -61,8 +64,10 @@ struct SimScript {
 struct SimResult {
   std::vector<std::string> violations;
   int committed = 0;
-  int rolled_back = 0;
-  std::vector<std::string> reasons;  // of roll-backs, as decided
+  int rolled_back = 0;               // decided abort
+  std::vector<std::string> reasons;  // of them, as decided
+  int lost = 0;                      // of them, lost
+  int streamed = 0;                  // of the committed ones, in mode stream
   int deaths = 0;
   int64_t steps = 0;
   std::map<RankId, int64_t> steps_of_rank;
@@ -72,7 +77,9 @@ struct SimResult {
 // Runs one job to its end and checks:
 //  - nobody hangs; at the end every rank has ended;
 //  - commit is written only when all participants' verified votes are there and say yes;
-//  - all ranks that learn an outcome of a switch learn the same one;
+//  - all ranks that learn an outcome of a switch learn the same one; Lost only in mode stream, and
+//  with boxes that are lost
+//    only if some rank may have died;
 //  - nobody trains or frees a layout's instance before the decision;
 //  - before every step and at the end each rank holds exactly the elements that an independent
 //  oracle tells for its own

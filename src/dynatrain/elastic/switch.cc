@@ -116,25 +116,27 @@ Result<std::string> SwitchParticipant::AwaitVote(Store& store, std::string_view 
 Result<Outcome> SwitchParticipant::Decide(Store& store, const Decision& wanted) {
   const Result<std::string> text = store.SetIfAbsent(Key("decision"), wanted.ToText());
   if (!text.ok()) return Lost(text.status());
-  return Obey(Decision::FromText(*text));
+  return Obey(store, Decision::FromText(*text));
 }
 
-Outcome SwitchParticipant::Obey(const Decision& decision) {
+Result<Outcome> SwitchParticipant::Obey(Store& store, const Decision& decision) {
   decision_ = decision;
   decided_at_ = context_.clock->Now();
-  report_.outcome = decision.commit ? Outcome::kCommitted : Outcome::kRolledBack;
   report_.reason = decision.reason;
-  if (!decision.commit) {
+  report_.outcome = Outcome::kCommitted;
+  if (decision.commit) return report_.outcome;
+  {
     // Sends in flight read old state, which is about to be trained on again.
     const std::lock_guard lock(transport_mutex_);
     transport_.reset();
   }
+  DT_ASSIGN_OR_RETURN(report_.outcome, Settle(store));
   return report_.outcome;
 }
 
 Result<Outcome> SwitchParticipant::AbortFor(Store& store, const Status& why) {
   if (!store_lost_.ok()) return store_lost_;
-  if (decision_) return Obey(*decision_);
+  if (decision_) return Obey(store, *decision_);
   if (!stage_vote_.empty()) {
     // Whoever waits for this vote learns of the failure without a deadline.
     DT_RETURN_IF_ERROR(
@@ -169,7 +171,8 @@ Result<std::optional<Outcome>> SwitchParticipant::AwaitDecision(Store& store, Du
     next_->map = to_;
     next_->rank = context_.rank;
   }
-  return std::optional<Outcome>(Obey(*decision_));
+  DT_ASSIGN_OR_RETURN(const Outcome outcome, Obey(store, *decision_));
+  return std::optional<Outcome>(outcome);
 }
 
 Result<Outcome> SwitchParticipant::GiveUp(Store& store, const std::string& why) {

@@ -3,11 +3,14 @@
 //   Stable ──request──▶ Preparing ──all prepared──▶ Prepared ──agreed at a step──▶ Moving
 //   Moving ──decision: commit──▶ Committed
 //   Preparing, Prepared or Moving ──decision: abort──▶ RolledBack
+//   Moving, mode stream, memory given back already ──decision: abort──▶ Lost
 //
 // Participants: the ranks of the old and of the new layout. Everything they agree on is a key in
 // the store, under "switch/<id>/"; ids count from 1 and are taken in order, one switch at a time:
 //
 //   request          what is asked for (SwitchRequest); written once, by launcher or scheduling rank
+//   fits/<rank>      with a memory budget: what this rank needs with 1, 2, .. phases. All take the
+//                    fewest with which everybody fits
 //   planned/<rank>   vote of a background thread that could plan and has the memory: fingerprint of
 //                    all inputs and message balance, or an error. Read by all before any group is
 //                    built, so that a local failure costs no deadline
@@ -16,12 +19,15 @@
 //   job_state        step, data position, ... of the lowest old rank; a newcomer is never the source
 //   role_state/<rank>  what an old rank keeps for its coordinates alone (random streams, ...), if the
 //                    host has such a thing; for whoever has these coordinates next
+//   moving           mode stream: somebody may give memory back from now on
 //   verified/<rank>  vote after moving and checking: what this rank adds to the digests and to the
 //                    check of tied tensors, or an error
 //   decision         "commit" or "abort: why"; first writer wins
+//   remains/<rank>   mode stream, decided abort while moving: how far this rank came
+//   outcome          mode stream, after remains: "rolled_back", or what is lost; first writer wins
 //   report/<rank>    what the switch cost here; the last thing a participant writes
 //
-// request and decision stay; the rest is deleted once all reports are in.
+// request, decision and outcome stay; the rest is deleted once all reports are in.
 //
 // Rules. commit is written only by the coordinator (lowest old rank), only after all verified votes
 // are Ok, the copies of tied tensors agree, digests before and after are equal and the replica
@@ -31,6 +37,12 @@
 // it never guesses. Old storage is never written before the decision, so RolledBack leaves every
 // survivor with its old state, bit for bit.
 //
+// Mode stream gives old memory back while it moves, so an abort may find no old state to go back
+// to. Each rank sets `moving` before it gives anything back and then looks for a decision; who
+// aborts writes the decision and then looks for `moving`: either no memory goes, or all settle the
+// outcome by what they wrote to `remains`. If a survivor has given memory back, the switch is Lost
+// and the boxes that no survivor holds in either layout are named; all stop with that message.
+//
 // Nothing here starts a thread or knows a process: all of it runs by seed in one process
 // (switch_test.cc).
 #ifndef DYNATRAIN_ELASTIC_SWITCH_H_
@@ -38,6 +50,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +64,9 @@
 #include "dynatrain/elastic/store.h"
 #include "dynatrain/engine/derive.h"
 #include "dynatrain/engine/executor.h"
+#include "dynatrain/engine/remains.h"
 #include "dynatrain/engine/state.h"
+#include "dynatrain/planner/route.h"
 #include "dynatrain/planner/topology.h"
 #include "dynatrain/transport/transport.h"
 #include "dynatrain/vps/digest.h"
@@ -107,7 +122,12 @@ class Host {
 // Leave out of `role` (as 0) what the stream is to be equal over; `stream` tells streams apart.
 uint64_t RoleSeed(uint64_t job_seed, std::string_view stream, const vps::Role& role, int64_t step);
 
+// Equal on all ranks.
 struct SwitchOptions {
+  engine::Mode mode = engine::Mode::kKeep;
+  // Most bytes above the larger of old and new state that a rank may take; none: no limit.
+  std::optional<ByteCount> budget = {};
+  int32_t phases = 1;  // at least so many; a budget may need more
   engine::Verify verify = engine::Verify::kMoved;
   engine::Fill fill = engine::Fill::kZero;
   // bf16 parameters are computed from their new masters where a rank has those, instead of moved.
@@ -127,8 +147,9 @@ struct SwitchOptions {
       10);  // how long a merged report waits for the ranks that still owe theirs
 };
 
-enum class Outcome { kCommitted, kRolledBack };
-std::string_view OutcomeName(Outcome outcome);  // "committed", "rolled_back"
+enum class Outcome { kCommitted, kRolledBack, kLost };
+std::string_view OutcomeName(Outcome outcome);   // "committed", "rolled_back", "lost"
+Outcome OutcomeFromName(std::string_view name);  // whatever else is rolled back
 
 // What a rank reports of one switch; merged over ranks into one SwitchReport (seconds: the maximum;
 // bytes moved and kept: the sum; peak: the maximum).
@@ -138,13 +159,15 @@ struct SwitchReport {
   int64_t requested_step = 0;
   std::string from, to;
   Outcome outcome = Outcome::kRolledBack;
-  std::string reason;  // of a roll-back
+  std::string reason;             // of a roll-back or a loss
+  std::vector<std::string> lost;  // kLost: tensors and boxes that nobody holds any more
   double prepare_seconds = 0;
   double pause_seconds = 0;  // end of the last old step to the start of the first new one
   double first_step_excess_seconds = 0;  // first new step minus the median of later ones
   // Shares of the pause.
   double execute_seconds = 0, verify_seconds = 0, decide_seconds = 0, activate_seconds = 0;
   ByteCount moved_bytes = 0, kept_bytes = 0, peak_extra_bytes = 0;
+  int32_t phases = 0;
   uint64_t digest_before = 0, digest_after = 0;  // kFull only, else 0
   uint64_t replica_check = 0;                    // kFull only; 0 is right
   std::string ToJson() const;
@@ -160,6 +183,23 @@ struct Decision {
   std::string reason;                                 // of an abort
   std::string ToText() const;                         // "commit", "abort: why"
   static Decision FromText(const std::string& text);  // whatever is not "commit" is an abort
+};
+
+// How far a rank came in a switch of mode stream, as written in the store.
+struct RemainsNote {
+  engine::ExecutionProgress progress;
+  int32_t phases = 1;
+  bool gave_back = false;
+  std::string ToJson() const;
+  static Result<RemainsNote> FromJson(const std::string& json);
+};
+
+// What became of a switch of mode stream that was aborted while moving.
+struct Settlement {
+  Outcome outcome = Outcome::kRolledBack;
+  std::vector<std::string> lost;
+  std::string ToText() const;
+  static Settlement FromText(const std::string& text);
 };
 
 // The names of a switch's keys.
@@ -202,7 +242,7 @@ class SwitchParticipant {
   // Background thread: everything that can be done while training goes on: maps, route, program,
   // memory, groups, transport, host; then votes and waits for the votes of all. Ok: this rank may
   // say "ready". kUnavailable: the store is lost. kAborted, with the reason: the switch is decided
-  // abort in the store and the old layout goes on.
+  // abort in the store and the old layout goes on. kDataLoss: the switch is Lost.
   Status Prepare(Store& store);
 
   // Training thread of an old rank at the boundary after `step` at which all were ready; or of an
@@ -231,6 +271,8 @@ class SwitchParticipant {
   // After a committed Move, for a new rank: Host::RoleState of the old rank with its coordinates.
   const std::optional<std::string>& role_state() const { return role_state_; }
   const SwitchReport& report() const { return report_; }
+  // kDataLoss: which boxes are lost and why. Precondition: report().outcome is kLost.
+  Status LostStatus() const;
   // When the pause began here (end of the last old step, or move_before seen) and when the decision
   // was read.
   TimePoint pause_began() const { return pause_began_; }
@@ -262,13 +304,22 @@ class SwitchParticipant {
   Result<std::string> AwaitVote(Store& store, std::string_view name, RankId rank,
                                 TimePoint deadline);
   Result<Outcome> Decide(Store& store, const Decision& wanted);
-  Outcome Obey(const Decision& decision);
+  Result<Outcome> Obey(Store& store, const Decision& decision);
   Result<Outcome> AbortFor(Store& store, const Status& why);
   // The same before this rank has voted verified: nobody can have committed.
   Result<Outcome> AbortUnvoted(Store& store, const Status& why);
 
+  // switch_settle.cc
+  Status EnterMoving(Store& store);
+  Result<Outcome> Settle(Store& store);
+  Result<std::optional<Settlement>> GatherRemains(Store& store,
+                                                  std::map<RankId, RemainsNote>* remains);
+  Result<Settlement> SettlementOf(const std::map<RankId, RemainsNote>& remains) const;
+
   // switch_prepare.cc
   Status PrepareSteps(Store& store);
+  Status PlanRoute();
+  Status AgreeOnPhases(Store& store, TimePoint deadline);
   Status Plan();
   Status VotePlanned(Store& store, TimePoint deadline);
   Status Build(TimePoint deadline);
@@ -290,8 +341,11 @@ class SwitchParticipant {
   std::shared_ptr<const vps::LayoutShardMap> to_;
   std::vector<RankId> old_ranks_, new_ranks_, ranks_;  // ascending
 
+  planner::Route route_;
+  engine::CompileOptions compile_;
   engine::Program program_;
   std::vector<engine::Derivation> derivations_;
+  engine::ExecutionProgress progress_;
   std::unique_ptr<engine::Staging> staging_;
   std::string stage_vote_;      // the vote that this rank owes at the moment
   std::mutex transport_mutex_;  // transport_ itself; its use needs no lock

@@ -62,6 +62,7 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
       DT_RETURN_IF_ERROR(Put(store, Key("role_state", context_.rank), *role_state_));
     }
   }
+  DT_RETURN_IF_ERROR(EnterMoving(store));
   const bool full = context_.options.verify == engine::Verify::kFull;
   const uint64_t digest_key = Hasher().Add(program_.inputs_fingerprint).Add(request_.id).hash();
   const TimePoint began = context_.clock->Now();
@@ -69,10 +70,10 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
     digest_before_ = DigestOf(*current_->map, context_.rank, current_->state, digest_key);
   }
   const TimePoint execute_began = context_.clock->Now();
-  DT_ASSIGN_OR_RETURN(
-      const engine::ExecutionReport execution,
-      engine::Execute(program_, current_->state, &next_->state, *transport_, staging_.get(),
-                      context_.options.verify, *context_.clock, context_.options.move_timeout));
+  DT_ASSIGN_OR_RETURN(const engine::ExecutionReport execution,
+                      engine::Execute(program_, current_->state, &next_->state, *transport_,
+                                      staging_.get(), context_.options.verify, *context_.clock,
+                                      context_.options.move_timeout, &progress_));
   engine::Derive(derivations_, &next_->state);
   const TimePoint execute_ended = context_.clock->Now();
   ties_ = execution.ties;
@@ -111,8 +112,8 @@ Result<Outcome> SwitchParticipant::AwaitOutcome(Store& store) {
   }
   const Result<Seen> seen = Await(store, Key("decision"), deadline);
   if (!seen.ok()) return seen.status();
-  if (seen->value) return Obey(Decision::FromText(*seen->value));
-  if (seen->decision) return Obey(*seen->decision);
+  if (seen->value) return Obey(store, Decision::FromText(*seen->value));
+  if (seen->decision) return Obey(store, *seen->decision);
   return AbortFor(store, DeadlineExceeded("no decision within {} s of its vote",
                                           ToSeconds(context_.options.move_timeout)));
 }

@@ -4,6 +4,7 @@
 #include "dynatrain/base/hash.h"
 #include "dynatrain/elastic/switch.h"
 #include "dynatrain/elastic/switch_votes.h"
+#include "dynatrain/engine/budget.h"
 #include "dynatrain/planner/route.h"
 
 namespace dynatrain::elastic {
@@ -27,14 +28,18 @@ Status SwitchParticipant::Prepare(Store& store) {
   }
   staging_.reset();
   next_.reset();
-  return Aborted("{}", report_.reason);
+  return *outcome == Outcome::kLost ? LostStatus() : Aborted("{}", report_.reason);
 }
 
 Status SwitchParticipant::PrepareSteps(Store& store) {
   const Duration timeout = context_.options.prepare_timeout;
+  stage_vote_ = context_.options.budget ? "fits" : "planned";
+  DT_RETURN_IF_ERROR(PlanRoute());
+  // Others may be that long in the groups of a switch before this one, which is off already.
+  if (context_.options.budget)
+    DT_RETURN_IF_ERROR(AgreeOnPhases(store, context_.clock->Now() + 2 * timeout));
   stage_vote_ = "planned";
   DT_RETURN_IF_ERROR(Plan());
-  // Others may be that long in the groups of a switch before this one, which is off already.
   DT_RETURN_IF_ERROR(VotePlanned(store, context_.clock->Now() + 2 * timeout));
   const TimePoint deadline = context_.clock->Now() + timeout;
   stage_vote_ = "prepared";
@@ -44,15 +49,41 @@ Status SwitchParticipant::PrepareSteps(Store& store) {
   return Status::Ok();
 }
 
-Status SwitchParticipant::Plan() {
+Status SwitchParticipant::PlanRoute() {
   DT_RETURN_IF_ERROR(resolved_);
   DT_RETURN_IF_ERROR(context_.host->CheckLayout(to_->layout()));
-  const vps::ShardMap& from = *current_->map;
-  DT_ASSIGN_OR_RETURN(const planner::Route route,
-                      planner::PlanRoute(from, *to_, context_.topology, context_.rank,
+  compile_.mode = context_.options.mode;
+  compile_.phases = context_.options.phases;
+  DT_ASSIGN_OR_RETURN(route_,
+                      planner::PlanRoute(*current_->map, *to_, context_.topology, context_.rank,
                                          {.derive = context_.options.derive}));
-  DT_ASSIGN_OR_RETURN(derivations_, engine::PlanDerivations(route, *to_));
-  DT_ASSIGN_OR_RETURN(program_, engine::Compile(route, from, *to_, context_.topology, ranks_));
+  DT_ASSIGN_OR_RETURN(derivations_, engine::PlanDerivations(route_, *to_));
+  return Status::Ok();
+}
+
+Status SwitchParticipant::AgreeOnPhases(Store& store, TimePoint deadline) {
+  Vote mine;
+  DT_ASSIGN_OR_RETURN(mine.peaks, engine::PeaksByPhases(route_, *current_->map, *to_,
+                                                        context_.topology, ranks_, compile_));
+  DT_RETURN_IF_ERROR(Put(store, Key("fits", context_.rank), mine.ToJson()));
+  std::map<RankId, std::vector<ByteCount>> peaks;
+  for (const RankId rank : ranks_) {
+    DT_ASSIGN_OR_RETURN(const std::string text,
+                        AwaitValue(store, Key("fits", rank), deadline,
+                                   fmt::format("memory needs of rank {}", rank)));
+    const Vote vote = Vote::FromJson(text);
+    if (!vote.error.empty()) return Aborted("rank {}: {}", rank, vote.error);
+    peaks[rank] = vote.peaks;
+  }
+  DT_ASSIGN_OR_RETURN(compile_.phases, engine::PhasesWithin(*context_.options.budget,
+                                                            context_.options.phases, peaks));
+  return Status::Ok();
+}
+
+Status SwitchParticipant::Plan() {
+  DT_ASSIGN_OR_RETURN(
+      program_, engine::Compile(route_, *current_->map, *to_, context_.topology, ranks_, compile_));
+  report_.phases = compile_.phases;
   report_.moved_bytes = program_.stats.received_bytes;
   report_.kept_bytes = program_.stats.kept_bytes;
   report_.peak_extra_bytes = program_.stats.peak_extra_bytes;
@@ -61,9 +92,10 @@ Status SwitchParticipant::Plan() {
   next_->epoch = request_.id;
   next_->map = to_;
   next_->rank = context_.rank;
-  DT_ASSIGN_OR_RETURN(next_->state, engine::StateBuffers::AllocateReusing(
-                                        *to_, context_.rank, context_.options.fill, current_->state,
-                                        program_.alias));
+  const auto make = compile_.mode == engine::Mode::kStream ? engine::StateBuffers::Reserve
+                                                           : engine::StateBuffers::AllocateReusing;
+  DT_ASSIGN_OR_RETURN(next_->state, make(*to_, context_.rank, context_.options.fill,
+                                         current_->state, program_.alias));
   DT_ASSIGN_OR_RETURN(staging_, engine::Staging::Make(program_, context_.options.verify));
   return Status::Ok();
 }

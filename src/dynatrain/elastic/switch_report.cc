@@ -30,7 +30,57 @@ std::string SwitchKey(int64_t id, std::string_view name, RankId rank) {
 }
 
 std::string_view OutcomeName(Outcome outcome) {
-  return outcome == Outcome::kCommitted ? "committed" : "rolled_back";
+  switch (outcome) {
+    case Outcome::kCommitted:
+      return "committed";
+    case Outcome::kRolledBack:
+      return "rolled_back";
+    case Outcome::kLost:
+      return "lost";
+  }
+  return "rolled_back";
+}
+
+Outcome OutcomeFromName(std::string_view name) {
+  for (const Outcome outcome : {Outcome::kCommitted, Outcome::kLost}) {
+    if (name == OutcomeName(outcome)) return outcome;
+  }
+  return Outcome::kRolledBack;
+}
+
+std::string RemainsNote::ToJson() const {
+  return Dump({{"phases", phases},
+               {"gave_back", gave_back},
+               {"progress", Json::array({progress.begun, progress.received, progress.released})}});
+}
+
+Result<RemainsNote> RemainsNote::FromJson(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    RemainsNote note;
+    json.at("phases").get_to(note.phases);
+    json.at("gave_back").get_to(note.gave_back);
+    const Json& progress = json.at("progress");
+    note.progress = {progress.at(0).get<int32_t>(), progress.at(1).get<int32_t>(),
+                     progress.at(2).get<int32_t>()};
+    return note;
+  } catch (const Json::exception& e) {
+    return InvalidArgument("remains of a switch: {}", e.what());
+  }
+}
+
+std::string Settlement::ToText() const {
+  return Dump({{"outcome", OutcomeName(outcome)}, {"lost", lost}});
+}
+
+Settlement Settlement::FromText(const std::string& text) {
+  // What cannot be read must not be trained on.
+  Settlement settlement{Outcome::kLost, {}};
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("outcome") || !json.contains("lost")) return settlement;
+  settlement.outcome = OutcomeFromName(json.value("outcome", "lost"));
+  settlement.lost = json.value("lost", std::vector<std::string>());
+  return settlement;
 }
 
 std::string Decision::ToText() const {
@@ -67,6 +117,7 @@ std::string SwitchReport::ToJson() const {
                {"to", to},
                {"outcome", OutcomeName(outcome)},
                {"reason", reason},
+               {"lost", lost},
                {"prepare_seconds", prepare_seconds},
                {"pause_seconds", pause_seconds},
                {"first_step_excess_seconds", first_step_excess_seconds},
@@ -77,6 +128,7 @@ std::string SwitchReport::ToJson() const {
                {"moved_bytes", moved_bytes},
                {"kept_bytes", kept_bytes},
                {"peak_extra_bytes", peak_extra_bytes},
+               {"phases", phases},
                {"digest_before", digest_before},
                {"digest_after", digest_after},
                {"replica_check", replica_check}});
@@ -91,9 +143,9 @@ Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
     json.at("requested_step").get_to(report.requested_step);
     json.at("from").get_to(report.from);
     json.at("to").get_to(report.to);
-    report.outcome = json.at("outcome") == OutcomeName(Outcome::kCommitted) ? Outcome::kCommitted
-                                                                            : Outcome::kRolledBack;
+    report.outcome = OutcomeFromName(json.at("outcome").get<std::string>());
     json.at("reason").get_to(report.reason);
+    json.at("lost").get_to(report.lost);
     json.at("prepare_seconds").get_to(report.prepare_seconds);
     json.at("pause_seconds").get_to(report.pause_seconds);
     json.at("first_step_excess_seconds").get_to(report.first_step_excess_seconds);
@@ -104,6 +156,7 @@ Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
     json.at("moved_bytes").get_to(report.moved_bytes);
     json.at("kept_bytes").get_to(report.kept_bytes);
     json.at("peak_extra_bytes").get_to(report.peak_extra_bytes);
+    json.at("phases").get_to(report.phases);
     json.at("digest_before").get_to(report.digest_before);
     json.at("digest_after").get_to(report.digest_after);
     json.at("replica_check").get_to(report.replica_check);
@@ -130,6 +183,7 @@ SwitchReport MergeReports(const std::vector<SwitchReport>& reports) {
     most(&SwitchReport::decide_seconds);
     most(&SwitchReport::activate_seconds);
     most(&SwitchReport::peak_extra_bytes);
+    most(&SwitchReport::phases);
     merged.moved_bytes += other.moved_bytes;
     merged.kept_bytes += other.kept_bytes;
     // Only the coordinator knows the job-wide sums; the others tell 0.
@@ -137,6 +191,7 @@ SwitchReport MergeReports(const std::vector<SwitchReport>& reports) {
     most(&SwitchReport::digest_after);
     most(&SwitchReport::replica_check);
     if (merged.reason.empty()) merged.reason = other.reason;
+    if (merged.lost.empty()) merged.lost = other.lost;
   }
   return merged;
 }

@@ -32,24 +32,31 @@ std::string Reproduce(const SimScript& script, const SimResult& result) {
 }
 
 TEST(SwitchProtocol, HoldsForEverySeed) {
-  int64_t committed = 0, rolled_back = 0, deaths = 0, steps = 0;
+  int64_t committed = 0, rolled_back = 0, streamed = 0, lost = 0, deaths = 0, steps = 0;
   int failures = 0;
   for (uint64_t seed = first_seed; seed < first_seed + num_seeds && failures < 5; ++seed) {
     const SimScript script = SimScript::FromSeed(seed);
     const SimResult result = RunSim(script);
     committed += result.committed;
     rolled_back += result.rolled_back;
+    streamed += result.streamed;
+    lost += result.lost;
     deaths += result.deaths;
     steps += result.steps;
     if (result.violations.empty()) continue;
     ++failures;
     ADD_FAILURE() << Reproduce(script, result);
   }
-  fmt::print("seeds {}..{}: {} committed, {} rolled back, {} ranks lost, {} steps\n", first_seed,
-             first_seed + num_seeds - 1, committed, rolled_back, deaths, steps);
+  fmt::print(
+      "seeds {}..{}: {} committed ({} in mode stream), {} aborted ({} with state lost), {} ranks "
+      "lost, {} steps\n",
+      first_seed, first_seed + num_seeds - 1, committed, streamed, rolled_back, lost, deaths,
+      steps);
   if (num_seeds >= 500) {
     EXPECT_GT(committed, static_cast<int64_t>(num_seeds / 2)) << "too few runs get anywhere";
     EXPECT_GT(rolled_back, static_cast<int64_t>(num_seeds / 10)) << "faults strike too rarely";
+    EXPECT_GT(streamed, static_cast<int64_t>(num_seeds / 10)) << "too few runs stream";
+    EXPECT_GT(lost, static_cast<int64_t>(num_seeds / 100)) << "no fault strikes a streaming move";
   }
 }
 

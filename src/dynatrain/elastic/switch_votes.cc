@@ -77,6 +77,7 @@ std::string Vote::ToJson() const {
             {"before", DigestToJson(before)},
             {"after", DigestToJson(after)},
             {"ties", ties}};
+    if (!peaks.empty()) json["peaks"] = peaks;
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -100,6 +101,7 @@ Vote Vote::FromJson(const std::string& text) {
     vote.before = DigestFromJson(json.at("before"));
     vote.after = DigestFromJson(json.at("after"));
     vote.ties = json.at("ties").get<engine::TieSums>();
+    if (json.contains("peaks")) vote.peaks = json.at("peaks").get<std::vector<ByteCount>>();
   } catch (const Json::exception& e) {
     return No(fmt::format("unreadable vote: {}", e.what()));
   }

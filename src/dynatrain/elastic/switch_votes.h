@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "dynatrain/base/status.h"
 #include "dynatrain/base/types.h"
@@ -15,6 +16,8 @@ namespace dynatrain::elastic {
 
 struct Vote {
   std::string error;  // empty: yes
+  // fits
+  std::vector<ByteCount> peaks;  // engine::PeaksByPhases
   // planned
   uint64_t fingerprint = 0;  // of all inputs; equal on all ranks
   uint64_t catalog = 0;      // of what is registered alone, to tell what differs

@@ -82,6 +82,27 @@ Status CheckMatchings(const std::vector<Program>& programs) {
   return Status::Ok();
 }
 
+// What a rank relays it has received before, in the order of its actions.
+Status CheckRelays(const Program& program) {
+  std::set<planner::Piece> received;
+  for (const Action& action : ActionsOf(program)) {
+    const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
+    const auto index = static_cast<size_t>(action.index);
+    if (action.kind == Action::Kind::kFinishReceive) {
+      for (const Fragment& fragment : phase.receives[index].fragments)
+        received.insert(fragment.piece);
+    }
+    if (action.kind != Action::Kind::kPostSend || !phase.sends[index].relayed) continue;
+    for (const Fragment& fragment : phase.sends[index].fragments) {
+      if (received.contains(fragment.piece)) continue;
+      return Internal("phase {} round {}: rank {} relays tensor {} {} to {} before it has it",
+                      action.phase, phase.sends[index].round, program.rank, fragment.piece.tensor,
+                      fragment.piece.box.ToString(), phase.sends[index].peer);
+    }
+  }
+  return Status::Ok();
+}
+
 // One rank of the simulated run.
 struct Actor {
   const Program* program;
@@ -169,6 +190,7 @@ Status CheckPrograms(const std::vector<Program>& programs, int32_t max_outstandi
   DT_RETURN_IF_ERROR(CheckFingerprints(programs));
   DT_RETURN_IF_ERROR(CheckMessages(programs));
   DT_RETURN_IF_ERROR(CheckMatchings(programs));
+  for (const Program& program : programs) DT_RETURN_IF_ERROR(CheckRelays(program));
   return Simulation(programs, max_outstanding).Run();
 }
 

@@ -5,8 +5,15 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+// Picks SSE2, AVX2 or AVX-512 at run time; equal hashes.
+#include <xxh_x86dispatch.h>
+#else
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+#endif
 
 namespace dynatrain::engine {
 namespace {
@@ -127,36 +134,6 @@ auto* Start(Span buffer, const Region& region) {
   return buffer.data() + region.offset * region.elem_bytes;
 }
 
-// Feeds the hash with the rows of the region; short rows are gathered first.
-class RowHasher {
- public:
-  RowHasher() { XXH3_64bits_reset(&state_); }
-  void Add(const std::byte* row, int64_t bytes) {
-    if (bytes > kGather / 4) {
-      Flush();
-      XXH3_64bits_update(&state_, row, static_cast<size_t>(bytes));
-      return;
-    }
-    if (used_ + bytes > kGather) Flush();
-    std::memcpy(gathered_.data() + used_, row, static_cast<size_t>(bytes));
-    used_ += bytes;
-  }
-  uint64_t Finish() {
-    Flush();
-    return XXH3_64bits_digest(&state_);
-  }
-
- private:
-  static constexpr int64_t kGather = 4096;
-  void Flush() {
-    if (used_ > 0) XXH3_64bits_update(&state_, gathered_.data(), static_cast<size_t>(used_));
-    used_ = 0;
-  }
-  XXH3_state_t state_;
-  std::array<std::byte, kGather> gathered_;
-  int64_t used_ = 0;
-};
-
 }  // namespace
 
 bool IsDense(const Region& region) {
@@ -214,18 +191,62 @@ void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {
   });
 }
 
-uint64_t HashRegion(ConstByteSpan buffer, const Region& region) {
+// Feeds the hash with the rows of the region; short rows are gathered first.
+class RegionHasher::Rows {
+ public:
+  Rows() { XXH3_64bits_reset(&state_); }
+  void Add(const std::byte* row, int64_t bytes) {
+    if (bytes > kGather / 4) {
+      Flush();
+      XXH3_64bits_update(&state_, row, static_cast<size_t>(bytes));
+      return;
+    }
+    if (used_ + bytes > kGather) Flush();
+    std::memcpy(gathered_.data() + used_, row, static_cast<size_t>(bytes));
+    used_ += bytes;
+  }
+  uint64_t Finish() {
+    Flush();
+    const uint64_t hash = XXH3_64bits_digest(&state_);
+    XXH3_64bits_reset(&state_);
+    return hash;
+  }
+
+ private:
+  static constexpr int64_t kGather = 4096;
+  void Flush() {
+    if (used_ > 0) XXH3_64bits_update(&state_, gathered_.data(), static_cast<size_t>(used_));
+    used_ = 0;
+  }
+  XXH3_state_t state_;
+  std::array<std::byte, kGather> gathered_;
+  int64_t used_ = 0;
+};
+
+RegionHasher::RegionHasher() : rows_(std::make_unique<Rows>()) {}
+RegionHasher::~RegionHasher() = default;
+
+void RegionHasher::Add(ConstByteSpan buffer, const Region& region) {
   const Nest nest = MakeNest(region.extent, region.strides, region.strides, region.elem_bytes);
-  if (nest.empty) return XXH3_64bits(nullptr, 0);
+  if (nest.empty) return;
   const std::byte* start = Start(buffer, region);
-  if (nest.dims == 0) return XXH3_64bits(start, static_cast<size_t>(nest.row));
-  RowHasher hasher;
+  if (nest.dims == 0) {
+    rows_->Add(start, nest.row);
+    return;
+  }
   const auto last = static_cast<size_t>(nest.dims - 1);
   ForEachOuter(nest, [&](int64_t offset, int64_t) {
     for (int64_t i = 0; i < nest.extent[last]; ++i) {
-      hasher.Add(start + offset + i * nest.from[last], nest.row);
+      rows_->Add(start + offset + i * nest.from[last], nest.row);
     }
   });
+}
+
+uint64_t RegionHasher::Finish() { return rows_->Finish(); }
+
+uint64_t HashRegion(ConstByteSpan buffer, const Region& region) {
+  RegionHasher hasher;
+  hasher.Add(buffer, region);
   return hasher.Finish();
 }
 

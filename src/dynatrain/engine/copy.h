@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "dynatrain/base/types.h"
 #include "dynatrain/engine/program.h"
@@ -32,6 +33,20 @@ void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffe
                 const Region& to);
 
 void FillRegion(ByteSpan buffer, const Region& region, std::byte value);
+
+// XXH3 (64 bit) of regions one behind the other; equal to the hash of all of them as one run.
+// Reusable: Finish begins anew.
+class RegionHasher {
+ public:
+  RegionHasher();
+  ~RegionHasher();
+  void Add(ConstByteSpan buffer, const Region& region);
+  uint64_t Finish();
+
+ private:
+  class Rows;
+  std::unique_ptr<Rows> rows_;
+};
 
 // XXH3 (64 bit) of the region's bytes in row-major order: the same for any strides.
 uint64_t HashRegion(ConstByteSpan buffer, const Region& region);

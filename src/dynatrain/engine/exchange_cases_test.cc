@@ -317,6 +317,7 @@ TEST(CaseC28, LongPiecesAreCutAndMismatchesAreErrors) {
     Message& message = program->phases[0].receives[0];
     message.fragments[0].region.extent[0] -= 5;
     message.bytes -= 5;
+    message.runs[0].bytes -= 5;
   };
   const SwitchResult mismatch = RunSwitch(*from, before, *to, options);
   EXPECT_FALSE(mismatch.status.at(0).ok());

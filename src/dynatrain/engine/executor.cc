@@ -50,7 +50,7 @@ class Execution {
         timeout_(timeout),
         chunk_(std::min(program.chunk_bytes, transport.capabilities().max_message)) {}
 
-  Result<ExecutionReport> Run() {
+  Result<ExecutionReport> RunActions() {
     DT_RETURN_IF_ERROR(CheckMemory());
     if (staging_->checks()) {
       const Stopwatch watch(clock_, &report_.check);
@@ -59,6 +59,8 @@ class Execution {
     for (const Action& action : staging_->actions()) DT_RETURN_IF_ERROR(Do(action));
     return report_;
   }
+
+  const ExecutionProgress& progress() const { return progress_; }
 
  private:
   using Kind = Action::Kind;
@@ -72,6 +74,7 @@ class Execution {
     const Phase& phase = PhaseOf(action);
     switch (action.kind) {
       case Kind::kTake:
+        progress_.begun = action.phase + 1;
         return Take(phase);
       case Kind::kPostReceive:
         return PostReceive(action, phase.receives[index]);
@@ -84,8 +87,9 @@ class Execution {
         return FinishReceive(action, phase.receives[index]);
       case Kind::kFinishSend:
         return FinishSend(action);
-      case Kind::kVerify:
-        return VerifyPhase(action, phase);
+      case Kind::kReceived:
+        progress_.received = action.phase + 1;
+        return Status::Ok();
       case Kind::kPostAckSend:
       case Kind::kPostAckReceive:
         return PostAcknowledgement(action);
@@ -93,6 +97,7 @@ class Execution {
       case Kind::kFinishAckReceive:
         return FinishAcknowledgement(action);
       case Kind::kRelease:
+        progress_.released = action.phase + 1;
         GiveBack(phase.releases);
         return Status::Ok();
     }
@@ -110,7 +115,8 @@ class Execution {
     DT_RETURN_IF_ERROR(CheckState(old_, program_.old_buffers, "old"));
     DT_RETURN_IF_ERROR(CheckState(*new_, program_.new_buffers, "new"));
     for (const Phase& phase : program_.phases) {
-      for (const Message& message : phase.sends) DT_RETURN_IF_ERROR(CheckFragments(message, old_));
+      for (const Message& message : phase.sends)
+        DT_RETURN_IF_ERROR(CheckFragments(message, SourceOf(message)));
       for (const Message& message : phase.receives)
         DT_RETURN_IF_ERROR(CheckFragments(message, *new_));
     }
@@ -146,17 +152,65 @@ class Execution {
                                fragment.piece.box.ToString(), region.buffer);
       }
     }
-    if (bytes == message.bytes) return Status::Ok();
+    ByteCount in_runs = 0;
+    for (const Run& run : message.runs) {
+      in_runs += run.bytes;
+      const Region& first = message.fragments[static_cast<size_t>(run.first)].region;
+      if (run.in_place &&
+          first.offset * first.elem_bytes + run.bytes > state.buffer(first.buffer).bytes()) {
+        return InvalidArgument("rank {}: {} bytes with rank {} reach outside buffer {}",
+                               program_.rank, run.bytes, message.peer, first.buffer);
+      }
+    }
+    if (bytes == message.bytes && in_runs == bytes) return Status::Ok();
     return InvalidArgument("rank {}: a message of {} bytes with rank {} has fragments of {} bytes",
                            program_.rank, message.bytes, message.peer, bytes);
   }
 
-  // The bytes of an in-place message, in its state buffer.
+  // The state that a message is sent from.
+  const StateBuffers& SourceOf(const Message& message) const {
+    return message.relayed ? std::as_const(*new_) : old_;
+  }
+
+  // Where a run lies: in a state buffer, or in the staging memory of its message.
   template <class Span>
-  static Span InPlace(const Message& message, Span buffer) {
-    const Region& first = message.fragments.front().region;
+  static Span MemoryOf(const Message& message, const Run& run, Span buffer, Span staging) {
+    if (!run.in_place)
+      return staging.subspan(static_cast<size_t>(run.staging_begin),
+                             static_cast<size_t>(run.bytes));
+    const Region& first = message.fragments[static_cast<size_t>(run.first)].region;
     return buffer.subspan(static_cast<size_t>(first.offset * first.elem_bytes),
-                          static_cast<size_t>(message.bytes));
+                          static_cast<size_t>(run.bytes));
+  }
+
+  static vps::BufferIndex BufferOf(const Message& message, const Run& run) {
+    return message.fragments[static_cast<size_t>(run.first)].region.buffer;
+  }
+
+  // Calls visit(slab, slab of the check's region; null without checks) for the slabs of a fragment.
+  template <class Visit>
+  void ForEachSlabOf(const Message& message, const MessageCheck* check, int32_t fragment,
+                     const Visit& visit) {
+    const auto index = static_cast<size_t>(fragment);
+    check_slabs_.clear();
+    if (check != nullptr) {
+      ForEachSlab(check->regions[index], chunk_,
+                  [this](const Region& slab) { check_slabs_.push_back(slab); });
+    }
+    size_t next = 0;
+    ForEachSlab(message.fragments[index].region, chunk_, [&](const Region& slab) {
+      visit(slab, next < check_slabs_.size() ? &check_slabs_[next] : nullptr);
+      ++next;
+    });
+  }
+
+  MessageCheck* CheckOf(const Action& action, bool sending) {
+    return staging_->checks() ? &staging_->CheckOf(action.phase, action.index, sending) : nullptr;
+  }
+
+  void HashOne(ConstByteSpan buffer, const Region& region) {
+    const Stopwatch watch(clock_, &report_.check);
+    hasher_.Add(buffer, region);
   }
 
   InFlight& SlotOf(const Action& action, bool sending) {
@@ -170,18 +224,18 @@ class Execution {
     const Stopwatch watch(clock_, &report_.wire);
     InFlight& flight = SlotOf(action, /*sending=*/false);
     flight = {};
-    ByteSpan target;
-    if (message.in_place) {
-      target = InPlace(message, new_->bytes(message.fragments.front().region.buffer));
-    } else {
-      target = flight.staging = staging_->SlotFor(action, /*sending=*/false, message.bytes);
-    }
+    if (message.staging_bytes > 0)
+      flight.staging = staging_->SlotFor(action, /*sending=*/false, message.staging_bytes);
     const auto chunk = static_cast<size_t>(chunk_);
-    for (size_t begin = 0; begin < target.size(); begin += chunk) {
-      const ByteSpan part = target.subspan(begin, std::min(chunk, target.size() - begin));
-      DT_ASSIGN_OR_RETURN(const OpId op,
-                          transport_.Receive(message.peer, TagOf(message, Wire::kData), part));
-      flight.chunks.push_back(op);
+    for (const Run& run : message.runs) {
+      const ByteSpan target =
+          MemoryOf(message, run, new_->bytes(BufferOf(message, run)), flight.staging);
+      for (size_t begin = 0; begin < target.size(); begin += chunk) {
+        const ByteSpan part = target.subspan(begin, std::min(chunk, target.size() - begin));
+        DT_ASSIGN_OR_RETURN(const OpId op,
+                            transport_.Receive(message.peer, TagOf(message, Wire::kData), part));
+        flight.chunks.push_back(op);
+      }
     }
     if (!staging_->checks()) return Status::Ok();
     auto& hashes = staging_->CheckOf(action.phase, action.index, /*sending=*/false).hashes;
@@ -206,31 +260,38 @@ class Execution {
   Status PostSend(const Action& action, const Message& message) {
     InFlight& flight = SlotOf(action, /*sending=*/true);
     flight = {};
-    ConstByteSpan source;
-    if (message.in_place) {
-      source = InPlace(message, old_.bytes(message.fragments.front().region.buffer));
-      DT_RETURN_IF_ERROR(SendUpTo(message, source, message.bytes, &flight));
-    } else {
-      flight.staging = staging_->SlotFor(action, /*sending=*/true, message.bytes);
-      ByteCount packed = 0;
-      Status status;
-      for (const Fragment& fragment : message.fragments) {
-        ForEachSlab(fragment.region, chunk_, [&](const Region& slab) {
-          if (!status.ok()) return;
-          PackOne(slab, packed, flight.staging);
-          packed += slab.bytes();
-          status = SendUpTo(message, flight.staging, packed, &flight);
-        });
-      }
-      DT_RETURN_IF_ERROR(status);
-    }
-    if (!staging_->checks()) return Status::Ok();
-    return SendHashes(action, message, &flight);
+    if (message.staging_bytes > 0)
+      flight.staging = staging_->SlotFor(action, /*sending=*/true, message.staging_bytes);
+    MessageCheck* check = CheckOf(action, /*sending=*/true);
+    for (const Run& run : message.runs) DT_RETURN_IF_ERROR(SendRun(message, run, check, &flight));
+    return check == nullptr ? Status::Ok() : SendHashes(*check, message, &flight);
   }
 
-  void PackOne(const Region& region, ByteCount begin, ByteSpan run) {
+  // Slab by slab: packed if need be, hashed while it is near, and sent as soon as a chunk is ready.
+  Status SendRun(const Message& message, const Run& run, MessageCheck* check, InFlight* flight) {
+    const StateBuffers& source = SourceOf(message);
+    const ConstByteSpan memory = MemoryOf<ConstByteSpan>(
+        message, run, source.bytes(BufferOf(message, run)), flight->staging);
+    ByteCount ready = 0;
+    ByteCount sent = 0;
+    Status status;
+    for (int32_t f = run.first; f < run.first + run.count; ++f) {
+      ForEachSlabOf(message, check, f, [&](const Region& slab, const Region* check_slab) {
+        if (!status.ok()) return;
+        if (!run.in_place) PackOne(source, slab, run.staging_begin + ready, flight->staging);
+        if (check_slab != nullptr) HashOne(source.bytes(check_slab->buffer), *check_slab);
+        ready += slab.bytes();
+        status = SendUpTo(message, memory, ready, &sent, flight);
+      });
+      DT_RETURN_IF_ERROR(status);
+      if (check != nullptr) check->hashes[static_cast<size_t>(f)] = hasher_.Finish();
+    }
+    return Status::Ok();
+  }
+
+  void PackOne(const StateBuffers& state, const Region& region, ByteCount begin, ByteSpan run) {
     const Stopwatch watch(clock_, &report_.pack);
-    Pack(old_.bytes(region.buffer), region,
+    Pack(state.bytes(region.buffer), region,
          run.subspan(static_cast<size_t>(begin), static_cast<size_t>(region.bytes())));
   }
 
@@ -240,30 +301,24 @@ class Execution {
            new_->bytes(region.buffer));
   }
 
-  // Posts the chunks of `run` that are whole within its first `ready` bytes and not posted yet.
-  Status SendUpTo(const Message& message, ConstByteSpan run, ByteCount ready, InFlight* flight) {
+  // Posts the chunks of `run` that are whole within its first `ready` bytes and not `sent` yet.
+  Status SendUpTo(const Message& message, ConstByteSpan run, ByteCount ready, ByteCount* sent,
+                  InFlight* flight) {
     const Stopwatch watch(clock_, &report_.wire);
-    auto begin = static_cast<ByteCount>(flight->chunks.size()) * chunk_;
-    while (begin < ready && (begin + chunk_ <= ready || ready == message.bytes)) {
-      const ByteCount bytes = std::min(chunk_, message.bytes - begin);
+    const auto total = static_cast<ByteCount>(run.size());
+    while (*sent < ready && (*sent + chunk_ <= ready || ready == total)) {
+      const ByteCount bytes = std::min(chunk_, total - *sent);
       const ConstByteSpan part =
-          run.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+          run.subspan(static_cast<size_t>(*sent), static_cast<size_t>(bytes));
       DT_ASSIGN_OR_RETURN(const OpId op,
                           transport_.Send(message.peer, TagOf(message, Wire::kData), part));
       flight->chunks.push_back(op);
-      begin += bytes;
+      *sent += bytes;
     }
     return Status::Ok();
   }
 
-  Status SendHashes(const Action& action, const Message& message, InFlight* flight) {
-    MessageCheck& check = staging_->CheckOf(action.phase, action.index, /*sending=*/true);
-    {
-      const Stopwatch watch(clock_, &report_.check);
-      for (size_t i = 0; i < check.regions.size(); ++i) {
-        check.hashes[i] = HashRegion(old_.bytes(check.regions[i].buffer), check.regions[i]);
-      }
-    }
+  Status SendHashes(const MessageCheck& check, const Message& message, InFlight* flight) {
     const Stopwatch watch(clock_, &report_.wire);
     return ForEachHashChunk(
         std::as_bytes(std::span(check.hashes)), [&](ConstByteSpan part) -> Status {
@@ -286,51 +341,54 @@ class Execution {
     return transport_.Wait(op, timeout_);
   }
 
-  // Unpacks each slab as soon as its last chunk is there.
   Status FinishReceive(const Action& action, const Message& message) {
     InFlight& flight = SlotOf(action, /*sending=*/false);
+    MessageCheck* check = CheckOf(action, /*sending=*/false);
     size_t waited = 0;
-    ByteCount end = 0;
-    Status status;
-    const auto unpack = [&](const Region& slab) {
-      const ByteCount begin = end;
-      end += slab.bytes();
-      while (status.ok() && static_cast<ByteCount>(waited) * chunk_ < end)
-        status = WaitFor(flight.chunks[waited++]);
-      if (status.ok()) UnpackOne(slab, begin, flight.staging);
-    };
-    if (!message.in_place) {
-      for (const Fragment& fragment : message.fragments)
-        ForEachSlab(fragment.region, chunk_, unpack);
-      DT_RETURN_IF_ERROR(status);
-    }
+    for (const Run& run : message.runs)
+      DT_RETURN_IF_ERROR(ReceiveRun(message, run, check, &waited, &flight));
     while (waited < flight.chunks.size()) DT_RETURN_IF_ERROR(WaitFor(flight.chunks[waited++]));
+    return check == nullptr ? Status::Ok() : Compare(message, *check);
+  }
+
+  // Each slab as soon as its last chunk is there: unpacked if need be, and hashed while it is near.
+  Status ReceiveRun(const Message& message, const Run& run, MessageCheck* check, size_t* waited,
+                    InFlight* flight) {
+    ByteCount end = 0;
+    ByteCount here = 0;
+    Status status;
+    for (int32_t f = run.first; f < run.first + run.count; ++f) {
+      ForEachSlabOf(message, check, f, [&](const Region& slab, const Region* check_slab) {
+        const ByteCount begin = end;
+        end += slab.bytes();
+        for (; status.ok() && here < end; here = std::min(here + chunk_, run.bytes))
+          status = WaitFor(flight->chunks[(*waited)++]);
+        if (!status.ok()) return;
+        if (!run.in_place) UnpackOne(slab, run.staging_begin + begin, flight->staging);
+        if (check_slab != nullptr)
+          HashOne(std::as_const(*new_).bytes(check_slab->buffer), *check_slab);
+      });
+      DT_RETURN_IF_ERROR(status);
+      if (check != nullptr) check->found[static_cast<size_t>(f)] = hasher_.Finish();
+    }
+    return Status::Ok();
+  }
+
+  // The regions that were hashed come from the shard maps: a fragment written to a wrong place is
+  // missing in its right one.
+  Status Compare(const Message& message, const MessageCheck& check) const {
+    for (size_t i = 0; i < check.found.size(); ++i) {
+      if (check.found[i] == check.hashes[i]) continue;
+      const planner::Piece& piece = message.fragments[i].piece;
+      return DataLoss("tensor {} {}: what rank {} holds now is not what rank {} has",
+                      NameOf(program_, piece.tensor), piece.box.ToString(), program_.rank,
+                      message.peer);
+    }
     return Status::Ok();
   }
 
   Status FinishSend(const Action& action) {
     for (const OpId op : SlotOf(action, /*sending=*/true).chunks) DT_RETURN_IF_ERROR(WaitFor(op));
-    return Status::Ok();
-  }
-
-  // After everything of the phase was written, so that a write to a wrong place shows as well.
-  Status VerifyPhase(const Action& action, const Phase& phase) {
-    if (!staging_->checks()) return Status::Ok();
-    const Stopwatch watch(clock_, &report_.check);
-    for (size_t m = 0; m < phase.receives.size(); ++m) {
-      const Message& message = phase.receives[m];
-      const MessageCheck& check =
-          staging_->CheckOf(action.phase, static_cast<int32_t>(m), /*sending=*/false);
-      for (size_t i = 0; i < check.regions.size(); ++i) {
-        const Region& region = check.regions[i];
-        if (HashRegion(std::as_const(*new_).bytes(region.buffer), region) == check.hashes[i])
-          continue;
-        const planner::Piece& piece = message.fragments[i].piece;
-        return DataLoss("tensor {} {}: what rank {} holds now is not what rank {} has",
-                        NameOf(program_, piece.tensor), piece.box.ToString(), program_.rank,
-                        message.peer);
-      }
-    }
     return Status::Ok();
   }
 
@@ -386,7 +444,10 @@ class Execution {
   const Clock& clock_;
   const Duration timeout_;
   const ByteCount chunk_;
+  RegionHasher hasher_;
+  std::vector<Region> check_slabs_;  // of one fragment
   ExecutionReport report_;
+  ExecutionProgress progress_;
   std::vector<InFlight> receives_;  // by slot
   std::vector<InFlight> sends_;
 };
@@ -402,11 +463,15 @@ Result<Verify> ParseVerify(std::string_view name) {
 
 Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state,
                                 StateBuffers* new_state, Transport& transport, Staging* staging,
-                                Verify verify, const Clock& clock, Duration timeout) {
+                                Verify verify, const Clock& clock, Duration timeout,
+                                ExecutionProgress* progress) {
   auto* memory = dynamic_cast<StagingMemory*>(staging);
   DT_CHECK(memory != nullptr);
   DT_CHECK_MSG(memory->checks() == (verify != Verify::kOff), "staging was made for another verify");
-  return Execution(program, old_state, new_state, transport, memory, clock, timeout).Run();
+  Execution execution(program, old_state, new_state, transport, memory, clock, timeout);
+  Result<ExecutionReport> report = execution.RunActions();
+  if (progress != nullptr) *progress = execution.progress();
+  return report;
 }
 
 }  // namespace dynatrain::engine

@@ -9,6 +9,7 @@
 #include "dynatrain/base/clock.h"
 #include "dynatrain/base/status.h"
 #include "dynatrain/engine/program.h"
+#include "dynatrain/engine/remains.h"
 #include "dynatrain/engine/state.h"
 #include "dynatrain/engine/ties.h"
 #include "dynatrain/transport/transport.h"
@@ -46,11 +47,11 @@ class Staging {
 // wait. Calls nothing that allocates much. Messages may still be under way after an error: destroy
 // the transport before the new state and the staging memory. A program of mode kStream wants new
 // state from StateBuffers::Reserve; after an error its old state has lost what was acknowledged by
-// everybody who needed it, and nothing else.
+// everybody who needed it, and nothing else; `progress` (may be null) tells how far it came.
 Result<ExecutionReport> Execute(const Program& program, const StateBuffers& old_state,
                                 StateBuffers* new_state, transport::Transport& transport,
                                 Staging* staging, Verify verify, const Clock& clock,
-                                Duration timeout);
+                                Duration timeout, ExecutionProgress* progress = nullptr);
 
 }  // namespace dynatrain::engine
 

@@ -101,6 +101,7 @@ ByteCount PlanMemory(ByteCount granule_bytes, Program* program) {
     const auto later = [p](int32_t* known) { *known = std::max(*known, p); };
     const auto earlier = [p](int32_t* known) { *known = std::min(*known, p); };
     for (const Message& message : phase.sends) {
+      if (message.relayed) continue;  // from new memory, which stays
       for (const Fragment& fragment : message.fragments) last_read.Touch(fragment.region, later);
     }
     for (const Message& message : phase.receives) {

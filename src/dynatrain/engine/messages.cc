@@ -8,23 +8,24 @@ namespace dynatrain::engine {
 namespace {
 
 using planner::Transfer;
-using vps::Buffer;
-using vps::Shard;
 
 class MessageBuilder {
  public:
   MessageBuilder(const Program& program, const RoundTable& rounds, bool sending)
-      : shards_(sending ? program.old_shards : program.new_shards),
-        buffers_(sending ? program.old_buffers : program.new_buffers),
-        rounds_(rounds),
-        rank_(program.rank) {}
+      : program_(program), rounds_(rounds), sending_(sending) {}
 
-  Status Add(const Transfer& transfer) {
-    DT_ASSIGN_OR_RETURN(const int32_t round, rounds_.RoundOf(rank_, transfer.peer));
+  Status Add(const Transfer& transfer, bool relayed) {
+    DT_ASSIGN_OR_RETURN(const int32_t round,
+                        relayed ? rounds_.RelayRoundOf(program_.rank, transfer.peer)
+                                : rounds_.RoundOf(program_.rank, transfer.peer));
     Message& message = by_round_[round];
     message.peer = transfer.peer;
     message.round = round;
-    DT_ASSIGN_OR_RETURN(const Region region, RegionOf(transfer.piece, shards_, buffers_));
+    message.relayed = relayed;
+    const bool old = sending_ && !relayed;
+    DT_ASSIGN_OR_RETURN(const Region region,
+                        RegionOf(transfer.piece, old ? program_.old_shards : program_.new_shards,
+                                 old ? program_.old_buffers : program_.new_buffers));
     message.bytes += region.bytes();
     message.fragments.push_back({transfer.piece, region});
     return Status::Ok();
@@ -40,14 +41,32 @@ class MessageBuilder {
                                rounds);
       }
       message.tag = static_cast<transport::Tag>(tag);
-      message.in_place = IsOneRun(message.fragments);
+      AddRuns(&message);
       messages.push_back(std::move(message));
     }
     return messages;
   }
 
  private:
-  static bool IsOneRun(const std::vector<Fragment>& fragments) {
+  static void AddRuns(Message* message) {
+    bool gathers = false;  // the last run
+    for (size_t i = 0; i < message->fragments.size(); ++i) {
+      const ByteCount bytes = message->fragments[i].region.bytes();
+      const bool is_short = bytes < kLongFragmentBytes;
+      if (!gathers || !is_short)
+        message->runs.push_back({.first = static_cast<int32_t>(i), .count = 0, .bytes = 0});
+      ++message->runs.back().count;
+      message->runs.back().bytes += bytes;
+      gathers = is_short;
+    }
+    for (Run& run : message->runs) {
+      run.in_place = IsOneRun(FragmentsOf(*message, run));
+      run.staging_begin = message->staging_bytes;
+      if (!run.in_place) message->staging_bytes += run.bytes;
+    }
+  }
+
+  static bool IsOneRun(std::span<const Fragment> fragments) {
     const Region& first = fragments.front().region;
     int64_t next = first.offset;
     for (const Fragment& fragment : fragments) {
@@ -58,20 +77,22 @@ class MessageBuilder {
     return true;
   }
 
-  const std::vector<Shard>& shards_;
-  const std::vector<Buffer>& buffers_;
+  const Program& program_;
   const RoundTable& rounds_;
-  const RankId rank_;
+  const bool sending_;
   std::map<int32_t, Message> by_round_;
 };
 
 }  // namespace
 
 Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
-                                           const std::vector<Transfer>& transfers,
+                                           const PhaseTransfers& transfers,
                                            const RoundTable& rounds, bool sending) {
   MessageBuilder builder(program, rounds, sending);
-  for (const Transfer& transfer : transfers) DT_RETURN_IF_ERROR(builder.Add(transfer));
+  for (const Transfer& transfer : transfers.direct)
+    DT_RETURN_IF_ERROR(builder.Add(transfer, /*relayed=*/false));
+  for (const Transfer& transfer : transfers.relayed)
+    DT_RETURN_IF_ERROR(builder.Add(transfer, /*relayed=*/true));
   return builder.Finish(phase);
 }
 
@@ -82,7 +103,7 @@ std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& progra
       continue;
     const WireOp op = *WireOpOf(program, action);
     ByteCount& bytes = slots[{op.sending, action.slot}];
-    if (!op.message->in_place) bytes = std::max(bytes, op.message->bytes);
+    bytes = std::max(bytes, op.message->staging_bytes);
   }
   return slots;
 }

@@ -3,6 +3,7 @@
 #define DYNATRAIN_ENGINE_MESSAGES_H_
 
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -11,9 +12,20 @@
 
 namespace dynatrain::engine {
 
+inline std::span<const Fragment> FragmentsOf(const Message& message, const Run& run) {
+  return std::span(message.fragments)
+      .subspan(static_cast<size_t>(run.first), static_cast<size_t>(run.count));
+}
+
+// What one direction and phase transfers: at first hand, and inside a node at second hand.
+struct PhaseTransfers {
+  std::vector<planner::Transfer> direct;
+  std::vector<planner::Transfer> relayed;
+};
+
 // The messages of one direction and phase, by round. `program` has its shards and buffers already.
 Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
-                                           const std::vector<planner::Transfer>& transfers,
+                                           const PhaseTransfers& transfers,
                                            const RoundTable& rounds, bool sending);
 
 // Bytes of each staging slot, by (sending, slot), that the program's messages need if not in place.

@@ -17,17 +17,27 @@ struct Step {
   std::optional<int32_t> send;
 };
 
-void AppendSteps(int32_t index, const Phase& phase, std::vector<Step>* steps) {
-  size_t r = 0;
-  size_t s = 0;
-  while (r < phase.receives.size() || s < phase.sends.size()) {
+enum class Hop { kFirst, kRelayed };
+
+bool Relays(const Message& message) { return message.relayed; }
+
+// Relayed messages are the last of their phase.
+void AppendSteps(int32_t index, const Phase& phase, Hop hop, std::vector<Step>* steps) {
+  const auto first_hops = [hop](const std::vector<Message>& messages) {
+    const auto count = std::ranges::find_if(messages, Relays) - messages.begin();
+    return std::pair(hop == Hop::kFirst ? size_t{0} : static_cast<size_t>(count),
+                     hop == Hop::kFirst ? static_cast<size_t>(count) : messages.size());
+  };
+  auto [r, r_end] = first_hops(phase.receives);
+  auto [s, s_end] = first_hops(phase.sends);
+  while (r < r_end || s < s_end) {
     Step step{index, INT32_MAX, {}, {}};
-    if (r < phase.receives.size()) step.round = phase.receives[r].round;
-    if (s < phase.sends.size()) step.round = std::min(step.round, phase.sends[s].round);
-    if (r < phase.receives.size() && phase.receives[r].round == step.round) {
+    if (r < r_end) step.round = phase.receives[r].round;
+    if (s < s_end) step.round = std::min(step.round, phase.sends[s].round);
+    if (r < r_end && phase.receives[r].round == step.round) {
       step.receive = static_cast<int32_t>(r++);
     }
-    if (s < phase.sends.size() && phase.sends[s].round == step.round) {
+    if (s < s_end && phase.sends[s].round == step.round) {
       step.send = static_cast<int32_t>(s++);
     }
     steps->push_back(step);
@@ -42,29 +52,17 @@ class ActionList {
   explicit ActionList(const Program& program)
       : program_(program), window_(std::max(1, program.window)) {}
 
-  // All messages, copies and checks of phases [first, last), which share one window.
+  // All messages, copies and checks of phases [first, last), which share one window up to each
+  // phase that relays.
   void AddData(int32_t first, int32_t last) {
-    std::vector<Step> steps;
-    for (int32_t p = first; p < last; ++p) AppendSteps(p, PhaseAt(p), &steps);
-    const auto count = static_cast<int32_t>(steps.size());
-    const int32_t last_before_wait = std::min(window_, count) - 1;
-    const auto add_copies = [&] {
-      for (int32_t p = first; p < last; ++p) Add(p, Kind::kCopies);
-    };
-    if (count == 0) add_copies();
-    int32_t verified = first;  // phases below are
-    const auto post = [&](const Step& step, int32_t k) {
-      if (step.receive) Add(step.phase, Kind::kPostReceive, *step.receive, k % window_);
-      if (step.send) Add(step.phase, Kind::kPostSend, *step.send, k % window_);
-      if (k == last_before_wait) add_copies();  // while the first messages travel
-    };
-    const auto finish = [&](const Step& step, int32_t k) {
-      for (; verified < step.phase; ++verified) Add(verified, Kind::kVerify);
-      if (step.receive) Add(step.phase, Kind::kFinishReceive, *step.receive, k % window_);
-      if (step.send) Add(step.phase, Kind::kFinishSend, *step.send, k % window_);
-    };
-    Run(steps, post, finish);
-    for (; verified < last; ++verified) Add(verified, Kind::kVerify);
+    for (int32_t p = first; p < last; ++p) {
+      const Phase& phase = PhaseAt(p);
+      const bool relays =
+          std::ranges::any_of(phase.sends, Relays) || std::ranges::any_of(phase.receives, Relays);
+      if (!relays && p + 1 < last) continue;
+      AddPasses(first, p + 1);
+      first = p + 1;
+    }
   }
 
   // One phase between taking its memory and giving it back.
@@ -80,13 +78,45 @@ class ActionList {
  private:
   const Phase& PhaseAt(int32_t phase) const { return program_.phases[static_cast<size_t>(phase)]; }
 
+  // First hops of phases [first, last), which share one window, then what the last one relays.
+  void AddPasses(int32_t first, int32_t last) {
+    std::vector<Step> steps;
+    for (int32_t p = first; p < last; ++p) AppendSteps(p, PhaseAt(p), Hop::kFirst, &steps);
+    const auto count = static_cast<int32_t>(steps.size());
+    const int32_t last_before_wait = std::min(window_, count) - 1;
+    const auto add_copies = [&] {
+      for (int32_t p = first; p < last; ++p) Add(p, Kind::kCopies);
+    };
+    if (count == 0) add_copies();
+    int32_t verified = first;  // phases below are
+    const auto post_only = [&](const Step& step, int32_t k) {
+      if (step.receive) Add(step.phase, Kind::kPostReceive, *step.receive, k % window_);
+      if (step.send) Add(step.phase, Kind::kPostSend, *step.send, k % window_);
+    };
+    const auto post = [&](const Step& step, int32_t k) {
+      post_only(step, k);
+      if (k == last_before_wait) add_copies();  // while the first messages travel
+    };
+    const auto finish = [&](const Step& step, int32_t k) {
+      for (; verified < step.phase; ++verified) Add(verified, Kind::kReceived);
+      if (step.receive) Add(step.phase, Kind::kFinishReceive, *step.receive, k % window_);
+      if (step.send) Add(step.phase, Kind::kFinishSend, *step.send, k % window_);
+    };
+    Run(steps, post, finish);
+    steps.clear();
+    AppendSteps(last - 1, PhaseAt(last - 1), Hop::kRelayed, &steps);
+    Run(steps, post_only, finish);
+    for (; verified < last; ++verified) Add(verified, Kind::kReceived);
+  }
+
   void Add(int32_t phase, Kind kind, int32_t index = 0, int32_t slot = 0) {
     actions_.push_back({kind, phase, index, slot});
   }
 
   void AddAcknowledgements(int32_t phase) {
     std::vector<Step> steps;
-    AppendSteps(phase, PhaseAt(phase), &steps);
+    AppendSteps(phase, PhaseAt(phase), Hop::kFirst, &steps);
+    AppendSteps(phase, PhaseAt(phase), Hop::kRelayed, &steps);
     const auto post = [&](const Step& step, int32_t k) {
       if (step.send) Add(phase, Kind::kPostAckReceive, *step.send, k % window_);
       if (step.receive) Add(phase, Kind::kPostAckSend, *step.receive, k % window_);
@@ -156,6 +186,14 @@ Result<int32_t> RoundTable::RoundOf(RankId a, RankId b) const {
   return node_round * largest_node_ + local_round;
 }
 
+Result<int32_t> RoundTable::RelayRoundOf(RankId a, RankId b) const {
+  DT_ASSIGN_OR_RETURN(const Place x, PlaceOf(a));
+  DT_ASSIGN_OR_RETURN(const Place y, PlaceOf(b));
+  if (x.node != y.node)
+    return InvalidArgument("ranks {} and {} are on two nodes; relays stay inside one", a, b);
+  return (num_nodes_ + 1) * largest_node_ + engine::RoundOf(x.local, y.local, largest_node_);
+}
+
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
   using Kind = Action::Kind;
   const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
@@ -185,7 +223,7 @@ std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
       return ack(phase.sends[index], false, true);
     case Kind::kTake:
     case Kind::kCopies:
-    case Kind::kVerify:
+    case Kind::kReceived:
     case Kind::kRelease:
       return std::nullopt;
   }

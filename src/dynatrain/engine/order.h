@@ -20,14 +20,18 @@ int32_t NumRounds(int32_t n);  // all rounds are below it
 // The rounds of ranks on nodes, in two levels: first each node by itself, then node meets node in
 // node rounds, and inside a node round rank meets rank in local rounds. Nodes count the ranks that
 // take part; smaller ones are padded to the largest, whose size is the number of local rounds. So
-// at any time a node exchanges with one other node. Immutable.
+// at any time a node exchanges with one other node. What is relayed goes inside each node once more,
+// after all that. Immutable.
 class RoundTable {
  public:
   RoundTable(std::vector<RankId> ranks, const planner::Topology& topology);  // ranks ascend
   // Symmetric. kInvalidArgument if a rank does not take part.
   Result<int32_t> RoundOf(RankId a, RankId b) const;
+  // Of two ranks of one node, for what they relay; above all of RoundOf. kInvalidArgument if they
+  // are on two nodes.
+  Result<int32_t> RelayRoundOf(RankId a, RankId b) const;
   int32_t num_rounds() const {
-    return (num_nodes_ + 1) * largest_node_;
+    return (num_nodes_ + 2) * largest_node_;
   }  // all rounds are below it
 
  private:
@@ -59,7 +63,7 @@ struct Action {
     kCopies,            // all local copies of the phase
     kFinishReceive,     // wait for it, unpack
     kFinishSend,        // wait for it
-    kVerify,            // compare the hashes of everything received in the phase
+    kReceived,          // everything of the phase is received and checked
     kPostAckSend,       // kStream: acknowledge message `index` of phase.receives
     kPostAckReceive,    // kStream: of message `index` of phase.sends
     kFinishAckSend,     // wait for it
@@ -82,7 +86,8 @@ struct WireOp {
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action);
 
 // One rank's actions in order. At most program.window messages per direction are between post and
-// finish; a message waits for none that has a larger (phase, round); the acknowledgements of a
+// finish; a message waits for none that has a larger (phase, round); what is relayed is sent once
+// all messages before it are finished; the acknowledgements of a
 // phase come after all its messages, by round. In mode kKeep the phases run into each other; in
 // mode kStream a phase begins when the one before is acknowledged.
 std::vector<Action> ActionsOf(const Program& program);

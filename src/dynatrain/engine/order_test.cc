@@ -62,7 +62,12 @@ TEST(Order, TwoLevelRoundsAreMatchingsOfNodesAndOfRanks) {
 }
 
 Message Of(int32_t round) {
-  return {round, round, static_cast<transport::Tag>(round * 4), 8, {}, false};
+  Message message{};
+  message.peer = round;
+  message.round = round;
+  message.tag = static_cast<transport::Tag>(round * 4);
+  message.bytes = 8;
+  return message;
 }
 
 // Follows a list of actions: what is in flight, by (sending, slot).
@@ -84,7 +89,7 @@ struct Follower {
       }
     }
     if (action.kind == Action::Kind::kCopies) ++copies;
-    if (action.kind == Action::Kind::kVerify) {
+    if (action.kind == Action::Kind::kReceived) {
       EXPECT_EQ(action.phase, verified++);
       EXPECT_EQ(unfinished[action.phase], 0) << "verified before everything came";
     }
@@ -129,7 +134,7 @@ TEST(Order, StreamedPhasesDoNotOverlap) {
   EXPECT_EQ(kinds,
             (std::vector<Kind>{Kind::kTake, Kind::kPostReceive, Kind::kPostReceive, Kind::kPostSend,
                                Kind::kCopies, Kind::kFinishReceive, Kind::kFinishReceive,
-                               Kind::kFinishSend, Kind::kVerify, Kind::kPostAckSend,
+                               Kind::kFinishSend, Kind::kReceived, Kind::kPostAckSend,
                                Kind::kPostAckReceive, Kind::kPostAckSend, Kind::kFinishAckSend,
                                Kind::kFinishAckReceive, Kind::kFinishAckSend, Kind::kRelease}));
 }

@@ -59,9 +59,6 @@ bool CanCompile(const Plan& plan) { return plan.totals.relayed_bytes == 0; }
 
 Result<PlanPrograms> CompilePlan(const Plan& plan, const Topology& topology,
                                  const CompileOptions& options, std::optional<ByteCount> budget) {
-  if (!CanCompile(plan)) {
-    return InvalidArgument("programs cannot carry out {} relayed bytes", plan.totals.relayed_bytes);
-  }
   if (budget) return CompileWithin(plan, topology, options, *budget);
   return CompileAll(plan, topology, options);
 }

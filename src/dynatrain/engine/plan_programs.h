@@ -22,14 +22,14 @@ struct PlanPrograms {
   RankId peak_rank = -1;
 };
 
-// Whether programs can carry out the routes of the plan: they know no relays. What is derived comes
-// after the program, see derive.h.
+// Whether every piece goes straight to the rank that needs it: what `train` carries out. What is
+// derived comes after the program, see derive.h.
 bool CanCompile(const planner::Plan& plan);
 
 // Compiles all ranks with the fewest phases, options.phases or more, with which each stays within
 // `budget` bytes of extra memory (none: options.phases as they are): what ranks agree on that call
 // FewestPhases. kResourceExhausted, naming the least budget found that would do and the rank that
-// needs it, if none fits. Precondition: CanCompile(plan). Pure.
+// needs it, if none fits. Pure.
 Result<PlanPrograms> CompilePlan(const planner::Plan& plan, const planner::Topology& topology,
                                  const CompileOptions& options = {},
                                  std::optional<ByteCount> budget = std::nullopt);

@@ -23,7 +23,7 @@ using vps::Shard;
 using vps::ShardMap;
 
 // Bumped when programs of two versions would not fit together.
-constexpr uint64_t kProgramVersion = 3;
+constexpr uint64_t kProgramVersion = 5;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {
@@ -81,18 +81,21 @@ Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const R
                    Program* program) {
   const auto count = static_cast<int32_t>(program->phases.size());
   const PhaseCuts cuts(catalog, count);
-  std::vector<std::vector<Transfer>> receives(program->phases.size());
-  std::vector<std::vector<Transfer>> sends(program->phases.size());
+  std::vector<PhaseTransfers> receives(program->phases.size());
+  std::vector<PhaseTransfers> sends(program->phases.size());
   const auto deal = [&cuts](const std::vector<Transfer>& transfers,
-                            std::vector<std::vector<Transfer>>* phases) {
+                            std::vector<Transfer> PhaseTransfers::* list,
+                            std::vector<PhaseTransfers>* phases) {
     for (const Transfer& transfer : transfers) {
       cuts.Visit(transfer.piece, [&](int32_t phase, const Piece& part) {
-        (*phases)[static_cast<size_t>(phase)].push_back({part, transfer.peer});
+        ((*phases)[static_cast<size_t>(phase)].*list).push_back({part, transfer.peer});
       });
     }
   };
-  deal(route.receives, &receives);
-  deal(route.sends, &sends);
+  deal(route.receives, &PhaseTransfers::direct, &receives);
+  deal(route.relay_receives, &PhaseTransfers::relayed, &receives);
+  deal(route.sends, &PhaseTransfers::direct, &sends);
+  deal(route.relay_sends, &PhaseTransfers::relayed, &sends);
   for (int32_t p = 0; p < count; ++p) {
     const auto i = static_cast<size_t>(p);
     DT_ASSIGN_OR_RETURN(program->phases[i].receives,
@@ -186,8 +189,10 @@ Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& optio
 
 void NameTensors(const Route& route, const vps::StateCatalog& catalog, Program* program) {
   std::set<vps::TensorId> moving;
-  for (const Transfer& transfer : route.sends) moving.insert(transfer.piece.tensor);
-  for (const Transfer& transfer : route.receives) moving.insert(transfer.piece.tensor);
+  for (const auto* transfers :
+       {&route.sends, &route.receives, &route.relay_sends, &route.relay_receives}) {
+    for (const Transfer& transfer : *transfers) moving.insert(transfer.piece.tensor);
+  }
   for (const TiedPart& tie : program->ties) moving.insert(tie.piece.tensor);
   for (const vps::TensorId id : moving) program->tensor_names.emplace_back(id, catalog.NameOf(id));
 }

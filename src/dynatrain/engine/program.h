@@ -4,7 +4,8 @@
 //
 // Phases hold memory down, rounds pair ranks. In every round each rank has at most one peer (a
 // matching, see order.h). An operation waits only for operations of smaller (phase, round) at both
-// ends, which is why no cycle of waits can form.
+// ends, which is why no cycle of waits can form. What is relayed inside a node goes in a last pass
+// of the phase, once everything before it has been received.
 //
 // Phase k of K holds the pieces in run k of logical order: all elements in catalog order, cut into
 // K runs of about equal bytes (phases.h). It depends on the catalog and K alone, so all ranks agree
@@ -37,10 +38,23 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
-// A piece in memory: `region` is in the old buffers for a send, in the new ones for a receive.
+// A piece in memory: `region` is in the old buffers for a send (the new ones if it is relayed), in
+// the new ones for a receive.
 struct Fragment {
   planner::Piece piece;
   Region region;
+};
+
+// Fragments of a message that lie one behind the other in memory: in a state buffer, or in staging
+// memory. Long fragments make runs of their own, short ones are gathered, by their bytes alone: so
+// both ends of a message have runs of equal bytes, and long dense regions are neither packed nor
+// unpacked.
+struct Run {
+  int32_t first = 0;  // of the message's fragments
+  int32_t count = 0;
+  ByteCount bytes = 0;
+  bool in_place = false;        // one dense run of a state buffer: sent from or received into it
+  ByteCount staging_begin = 0;  // else where it lies in the message's staging memory
 };
 
 // All fragments that go between one pair in one direction and phase, as one run of bytes: fragments
@@ -51,8 +65,11 @@ struct Message {
   transport::Tag tag;
   ByteCount bytes;
   std::vector<Fragment> fragments;
-  bool in_place;  // the fragments are one dense run: sent from or received into the state buffer
-                  // itself
+  std::vector<Run> runs;        // all fragments, in order
+  ByteCount staging_bytes = 0;  // of the runs that are not in place
+  // Second hop inside a node: sent from the new buffers, where earlier rounds of the phase have put
+  // it.
+  bool relayed = false;
 };
 
 struct LocalCopy {
@@ -112,6 +129,8 @@ struct ProgramStats {
 
 inline constexpr int32_t kDefaultWindow = 8;
 inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
+// Fragments from this size on are runs of their own.
+inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
 inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
 
 // Equal on all ranks of a switch.

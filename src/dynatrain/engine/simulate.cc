@@ -144,8 +144,8 @@ class Simulation {
       } else {
         const auto done = ended_.find(KeyOf(actor->program->rank, *op));
         if (done == ended_.end()) return;
-        if (action.kind == Kind::kFinishReceive && !op->message->in_place) {
-          Unpack(actor, action.phase, *op->message, done->second);
+        if (action.kind == Kind::kFinishReceive) {
+          TakeIn(actor, action.phase, *op->message, done->second);
         } else {
           actor->clock = std::max(actor->clock, done->second.end);
         }
@@ -153,18 +153,33 @@ class Simulation {
     }
   }
 
-  double FirstChunkSeconds(const Actor& actor, const Message& message) const {
-    if (options_.copy_bytes_per_s <= 0) return 0;
-    return static_cast<double>(std::min(message.bytes, actor.program->chunk_bytes)) /
-           options_.copy_bytes_per_s;
+  // Of a rank's own work on one chunk: packing or unpacking it if need be, and hashing it.
+  double ChunkSeconds(const Actor& actor, const Message& message) const {
+    const ByteCount most = actor.program->chunk_bytes;
+    double seconds = 0;
+    if (options_.copy_bytes_per_s > 0)
+      seconds +=
+          static_cast<double>(std::min(message.staging_bytes, most)) / options_.copy_bytes_per_s;
+    if (checks() && options_.check_bytes_per_s > 0)
+      seconds += static_cast<double>(std::min(message.bytes, most)) / options_.check_bytes_per_s;
+    return seconds;
   }
 
-  // From the first chunk on, but not done before the last one has come and is unpacked too.
-  void Unpack(Actor* actor, int32_t phase, const Message& message, const Ended& ended) {
-    const double chunk = FirstChunkSeconds(*actor, message);
-    const double not_before = std::max(actor->clock, ended.end) + chunk;
+  bool checks() const { return options_.verify != Verify::kOff; }
+
+  void Check(Actor* actor, int32_t phase, const Message& message) {
+    if (checks())
+      Work(actor, TimelineEntry::Kind::kCheck, phase, message.bytes, options_.check_bytes_per_s);
+  }
+
+  // Chunk by chunk from the first one on, but not done before the last one has come and is worked
+  // on too.
+  void TakeIn(Actor* actor, int32_t phase, const Message& message, const Ended& ended) {
+    const double not_before = std::max(actor->clock, ended.end) + ChunkSeconds(*actor, message);
     actor->clock = std::max(actor->clock, ended.start);
-    Work(actor, TimelineEntry::Kind::kUnpack, phase, message.bytes, options_.copy_bytes_per_s);
+    Work(actor, TimelineEntry::Kind::kUnpack, phase, message.staging_bytes,
+         options_.copy_bytes_per_s);
+    Check(actor, phase, message);
     actor->clock = std::max(actor->clock, not_before);
   }
 
@@ -174,10 +189,6 @@ class Simulation {
     if (action.kind == Kind::kCopies) {
       for (const LocalCopy& copy : phase.copies) bytes += copy.to.bytes();
       Work(actor, TimelineEntry::Kind::kCopy, action.phase, bytes, options_.copy_bytes_per_s);
-    }
-    if (action.kind == Kind::kVerify && options_.verify != Verify::kOff) {
-      for (const Message& message : phase.receives) bytes += message.bytes;
-      Work(actor, TimelineEntry::Kind::kCheck, action.phase, bytes, options_.check_bytes_per_s);
     }
   }
 
@@ -195,10 +206,11 @@ class Simulation {
     actor->clock += options_.message_s;
     Flow& flow = flows_[KeyOf(actor->program->rank, op)];
     double ready = actor->clock;
-    if (action.kind == Kind::kPostSend && !op.message->in_place) {
-      ready += FirstChunkSeconds(*actor, *op.message);
-      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->bytes,
+    if (action.kind == Kind::kPostSend) {
+      ready += ChunkSeconds(*actor, *op.message);
+      Work(actor, TimelineEntry::Kind::kPack, action.phase, op.message->staging_bytes,
            options_.copy_bytes_per_s);
+      Check(actor, action.phase, *op.message);
       flow.packed = actor->clock;
     }
     ++flow.posts;
@@ -206,11 +218,6 @@ class Simulation {
     flow.phase = action.phase;
     flow.acknowledgement = !data;
     flow.bytes = data ? op.message->bytes + HashBytes(*op.message) : kAcknowledgementBytes;
-    // The hashes of the source are taken once its data is on the way.
-    if (action.kind == Kind::kPostSend && options_.verify != Verify::kOff) {
-      Work(actor, TimelineEntry::Kind::kCheck, action.phase, op.message->bytes,
-           options_.check_bytes_per_s);
-    }
     if (flow.posts < 2) return;
     const Key key = KeyOf(actor->program->rank, op);
     flow.start += options_.latency_s;

@@ -3,8 +3,8 @@
 //
 // The model. A rank does one thing at a time: packing, unpacking, copying and checking take bytes /
 // rate, posting takes a fixed cost per message. A message flows from the moment both ends have
-// posted it (its sender: packed the first chunk), after a latency; it is unpacked chunk by chunk
-// while it arrives. Flows share links fairly (max-min): each rank has a link out and one in
+// posted it (its sender: packed and hashed the first chunk), after a latency; it is unpacked and
+// hashed chunk by chunk while it arrives. Flows share links fairly (max-min): each rank has a link out and one in
 // (intra_node_bytes_per_s), each node one out and one in (inter_node_bytes_per_s) for what crosses
 // nodes. Processor cores that ranks share are not modelled: give rates as measured with all ranks
 // at work.

@@ -14,10 +14,10 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Make(const Program& progra
   staging->checks_ = verify != Verify::kOff;
   if (!staging->checks_) return staging;
   for (const Phase& phase : program.phases) {
-    DT_RETURN_IF_ERROR(MakeChecks(phase.receives, program.new_shards, program.new_buffers,
+    DT_RETURN_IF_ERROR(MakeChecks(program, phase.receives, /*sending=*/false,
                                   &staging->receive_checks_.emplace_back()));
-    DT_RETURN_IF_ERROR(MakeChecks(phase.sends, program.old_shards, program.old_buffers,
-                                  &staging->send_checks_.emplace_back()));
+    DT_RETURN_IF_ERROR(
+        MakeChecks(program, phase.sends, /*sending=*/true, &staging->send_checks_.emplace_back()));
   }
   return staging;
 }
@@ -31,13 +31,15 @@ Status StagingMemory::MakeSlots(const Program& program) {
   return Status::Ok();
 }
 
-Status StagingMemory::MakeChecks(const std::vector<Message>& messages,
-                                 const std::vector<vps::Shard>& shards,
-                                 const std::vector<vps::Buffer>& buffers,
-                                 std::vector<MessageCheck>* checks) {
+Status StagingMemory::MakeChecks(const Program& program, const std::vector<Message>& messages,
+                                 bool sending, std::vector<MessageCheck>* checks) {
   for (const Message& message : messages) {
+    const bool old = sending && !message.relayed;
+    const std::vector<vps::Shard>& shards = old ? program.old_shards : program.new_shards;
+    const std::vector<vps::Buffer>& buffers = old ? program.old_buffers : program.new_buffers;
     MessageCheck& check = checks->emplace_back();
     check.hashes.resize(message.fragments.size());
+    if (!sending) check.found.resize(message.fragments.size());
     for (const Fragment& fragment : message.fragments) {
       DT_ASSIGN_OR_RETURN(const Region region, RegionOf(fragment.piece, shards, buffers));
       check.regions.push_back(region);

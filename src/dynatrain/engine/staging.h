@@ -19,6 +19,7 @@ namespace dynatrain::engine {
 struct MessageCheck {
   std::vector<Region> regions;
   std::vector<uint64_t> hashes;  // as sent over the wire
+  std::vector<uint64_t> found;   // of what was received
 };
 
 class StagingMemory final : public Staging {
@@ -46,10 +47,8 @@ class StagingMemory final : public Staging {
  private:
   using Checks = std::vector<std::vector<MessageCheck>>;  // by phase and message
   Status MakeSlots(const Program& program);
-  static Status MakeChecks(const std::vector<Message>& messages,
-                           const std::vector<vps::Shard>& shards,
-                           const std::vector<vps::Buffer>& buffers,
-                           std::vector<MessageCheck>* checks);
+  static Status MakeChecks(const Program& program, const std::vector<Message>& messages,
+                           bool sending, std::vector<MessageCheck>* checks);
 
   bool checks_ = false;
   std::vector<Action> actions_;

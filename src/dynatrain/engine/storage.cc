@@ -52,6 +52,13 @@ Result<std::shared_ptr<Storage>> Storage::Make(ByteCount bytes) {
 Status Storage::Take(ByteCount begin, ByteCount bytes) {
   DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
   std::byte* start = memory_.data() + begin;
+#ifdef MADV_HUGEPAGE
+  // Whole ones only: what is next to the range is not to be taken along.
+  const ByteCount first_huge = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const ByteCount end_huge = (begin + bytes) / kHugePage * kHugePage;
+  if (first_huge < end_huge)
+    madvise(memory_.data() + first_huge, static_cast<size_t>(end_huge - first_huge), MADV_HUGEPAGE);
+#endif
 #ifdef MADV_POPULATE_WRITE
   if (bytes > 0 && madvise(start, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0)
     return Status::Ok();

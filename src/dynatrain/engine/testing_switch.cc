@@ -71,6 +71,7 @@ struct Rank {
   std::unique_ptr<Staging> staging;
   std::unique_ptr<transport::Transport> transport;
   ByteCount peak_bytes = 0;
+  ExecutionProgress progress;
 
   void Measure() {
     peak_bytes =
@@ -106,7 +107,8 @@ Result<ExecutionReport> RunRank(Rank* rank, const SwitchOptions& options) {
                                                            [rank] { rank->Measure(); });
   }
   auto report = Execute(rank->program, rank->old_state, &rank->new_state, *rank->transport,
-                        rank->staging.get(), options.verify, MonotonicClock(), options.timeout);
+                        rank->staging.get(), options.verify, MonotonicClock(), options.timeout,
+                        &rank->progress);
   if (!report.ok()) rank->transport.reset();
   return report;
 }
@@ -138,10 +140,10 @@ Rank Prepare(const ShardMap& from, const State& state, const ShardMap& to,
 
 std::vector<Program> CompileAll(const ShardMap& from, const ShardMap& to,
                                 const planner::Topology& topology, const std::vector<RankId>& ranks,
-                                const CompileOptions& options) {
+                                const CompileOptions& options, const planner::PlanOptions& plan) {
   std::vector<Program> programs;
   for (const RankId rank : ranks) {
-    const auto route = planner::PlanRoute(from, to, topology, rank);
+    const auto route = planner::PlanRoute(from, to, topology, rank, plan);
     EXPECT_TRUE(route.ok()) << route.status().ToString();
     auto program = Compile(*route, from, to, topology, ranks, options);
     EXPECT_TRUE(program.ok()) << program.status().ToString();
@@ -169,7 +171,8 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
   const std::vector<RankId> ids = options.ranks.empty() ? UnionOfRanks(from, to) : options.ranks;
   transport::LocalHub hub(ids, options.transport);
   std::vector<Rank> ranks;
-  for (Program& program : CompileAll(from, to, options.topology, ids, options.compile)) {
+  for (Program& program :
+       CompileAll(from, to, options.topology, ids, options.compile, options.plan)) {
     ranks.push_back(Prepare(from, state, to, options, std::move(program), &hub));
   }
   std::vector<Result<ExecutionReport>> results(ranks.size(), ExecutionReport{});
@@ -186,6 +189,7 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
     if (results[i].ok()) AddTies(results[i]->ties, &ties);
     result.stats[id] = ranks[i].program.stats;
     result.peak_bytes[id] = ranks[i].peak_bytes;
+    result.progress[id] = ranks[i].progress;
     for (int b = 0; b < ranks[i].old_state.num_buffers(); ++b) {
       result.resident_old_bytes[id].push_back(ranks[i].old_state.storage(b)->ResidentBytes());
     }

@@ -23,7 +23,8 @@ using vps::testing::UnionOfRanks;
 // The program of every rank, each compiled alone. Fails the test on an error.
 std::vector<Program> CompileAll(const vps::ShardMap& from, const vps::ShardMap& to,
                                 const planner::Topology& topology, const std::vector<RankId>& ranks,
-                                const CompileOptions& options = {});
+                                const CompileOptions& options = {},
+                                const planner::PlanOptions& plan = {});
 
 struct SwitchOptions {
   planner::Topology topology;
@@ -31,6 +32,7 @@ struct SwitchOptions {
   transport::LocalOptions transport;
   Verify verify = Verify::kMoved;
   CompileOptions compile;
+  planner::PlanOptions plan;
   Duration timeout = std::chrono::seconds(20);
   std::map<RankId, std::vector<transport::Fault>> faults;
   std::function<void(Program*)> change;  // applied to each compiled program
@@ -42,6 +44,7 @@ struct SwitchResult {
   vps::testing::State old_state;  // after the switch
   vps::testing::State new_state;
   std::map<RankId, ProgramStats> stats;
+  std::map<RankId, ExecutionProgress> progress;
   // Most bytes that a rank's old state, new state and staging took, looked up at each call of its
   // transport.
   std::map<RankId, ByteCount> peak_bytes;

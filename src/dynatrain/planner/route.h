@@ -74,8 +74,7 @@ struct Route {
 
 // Equal on all ranks of a switch.
 struct PlanOptions {
-  // Stripes enter a node once and are passed on inside it. Programs are compiled from routes
-  // without relays only.
+  // Stripes enter a node once and are passed on inside it.
   bool relays = false;
   // Half-precision parameters are recomputed where the rank has their fp32 master in the new
   // layout; exact when the parameters are the rounded masters, as they are between steps.

@@ -1,0 +1,36 @@
+// What `plan`, `simulate` and `bench` are asked for, made a request to the planner.
+#ifndef DYNATRAIN_APPS_PLAN_REQUEST_H_
+#define DYNATRAIN_APPS_PLAN_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dynatrain/base/status.h"
+#include "dynatrain/models/config.h"
+#include "dynatrain/planner/plan.h"
+
+namespace dynatrain::apps {
+
+struct PlanInputs {
+  std::string model;  // preset or path of a Hugging Face config.json
+  std::string from;   // SPEC
+  std::string to;
+  std::string topology = "local";
+  std::string roles = "identity";
+  std::string dtype = "bf16";
+};
+
+// Errors name flag and value.
+Result<planner::PlanRequest> MakePlanRequest(const PlanInputs& inputs);
+
+// Its parts. `num_ranks`: what there is; none: no limit.
+Result<std::vector<vps::KindSpec>> KindsOf(const std::string& dtype);
+Result<vps::Layout> PlannedLayout(const std::string& flag, const std::string& spec,
+                                  const models::ModelConfig& model,
+                                  std::optional<int32_t> num_ranks);
+
+}  // namespace dynatrain::apps
+
+#endif  // DYNATRAIN_APPS_PLAN_REQUEST_H_

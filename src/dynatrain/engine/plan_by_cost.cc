@@ -1,0 +1,52 @@
+#include "dynatrain/engine/plan_by_cost.h"
+
+#include <set>
+#include <utility>
+
+namespace dynatrain::engine {
+namespace {
+
+bool OnSeveralNodes(const planner::PlanRequest& request) {
+  std::set<int32_t> nodes;
+  for (const vps::Layout* layout : {&request.from, &request.to}) {
+    for (const RankId rank : layout->Ranks()) nodes.insert(request.topology.NodeOf(rank));
+  }
+  return nodes.size() > 1;
+}
+
+Result<SimulatedPlan> SimulatePlan(planner::PlanRequest request, bool relays,
+                                   const CompileOptions& options, std::optional<ByteCount> budget,
+                                   const SimulationOptions& simulation) {
+  request.options.relays = relays;
+  SimulatedPlan result;
+  result.relays = relays;
+  DT_ASSIGN_OR_RETURN(result.plan, planner::MakePlan(request));
+  DT_ASSIGN_OR_RETURN(result.programs,
+                      CompilePlan(*result.plan, request.topology, options, budget));
+  DT_ASSIGN_OR_RETURN(result.report,
+                      Simulate(result.programs.programs, request.topology, simulation));
+  return result;
+}
+
+}  // namespace
+
+Result<Relays> ParseRelays(std::string_view name) {
+  if (name == "off") return Relays::kOff;
+  if (name == "on") return Relays::kOn;
+  if (name == "auto") return Relays::kByCost;
+  return InvalidArgument("relays {}: off, on or auto", name);
+}
+
+Result<SimulatedPlan> PlanByCost(const planner::PlanRequest& request, Relays relays,
+                                 const CompileOptions& options, std::optional<ByteCount> budget,
+                                 const SimulationOptions& simulation) {
+  if (relays == Relays::kOn) return SimulatePlan(request, true, options, budget, simulation);
+  DT_ASSIGN_OR_RETURN(SimulatedPlan plain,
+                      SimulatePlan(request, false, options, budget, simulation));
+  if (relays == Relays::kOff || !OnSeveralNodes(request)) return plain;
+  DT_ASSIGN_OR_RETURN(SimulatedPlan relayed,
+                      SimulatePlan(request, true, options, budget, simulation));
+  return relayed.report.seconds < plain.report.seconds ? std::move(relayed) : std::move(plain);
+}
+
+}  // namespace dynatrain::engine
