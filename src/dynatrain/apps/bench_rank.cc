@@ -21,9 +21,9 @@ using transport::OpId;
 using transport::Tag;
 
 constexpr Duration kWaitTimeout = std::chrono::seconds(120);
-// Above all tags of programs, below Gloo's own.
-constexpr Tag kMeetTag = 0x7fff0000;
-constexpr Tag kPingTag = 0x7fff1000;
+// Above all tags of programs.
+constexpr Tag kMeetTag = transport::kTagLimit - 0x1000;
+constexpr Tag kPingTag = transport::kTagLimit - 0x2000;
 constexpr int kPings = 200;
 constexpr uint64_t kDigestKey = 0xb3c4;
 
@@ -92,6 +92,7 @@ class BenchRank {
 
  private:
   Status Prepare();
+  Status Compile();
   void MakeRawBuffers();
   Status MakeOldState();
   Status Meet();
@@ -123,6 +124,11 @@ Status BenchRank::Prepare() {
   std::ranges::sort(new_ranks);
   std::ranges::set_union(old_ranks, new_ranks, std::back_inserter(ranks_));
   if (!std::ranges::binary_search(ranks_, rank_)) return Status::Ok();
+  return Compile();
+}
+
+Status BenchRank::Compile() {
+  const planner::PlanRequest& request = setup_.request;
   DT_ASSIGN_OR_RETURN(const planner::Route route,
                       planner::PlanRoute(*from_, *to_, request.topology, rank_, request.options));
   DT_ASSIGN_OR_RETURN(
@@ -249,10 +255,14 @@ Status BenchRank::MeasureRun(int32_t pass) {
   if (streams && pass > 0) DT_RETURN_IF_ERROR(MakeOldState());
   json digest;
   if (pass == 0) digest["before"] = DigestJson(*from_, rank_, old_state_);
-  ::malloc_trim(0);  // what the process has freed must not hide what is taken from now on
+  // What a switch takes is the program too. What the process has freed must not hide it.
+  program_ = {};
+  ::malloc_trim(0);
   DT_ASSIGN_OR_RETURN(const ProcessMemory base, ReadProcessMemory());
+  DT_RETURN_IF_ERROR(Compile());
   DT_ASSIGN_OR_RETURN(engine::StateBuffers new_state, NewState());
   DT_ASSIGN_OR_RETURN(const auto staging, engine::Staging::Make(program_, setup_.verify));
+  ::malloc_trim(0);
   DT_RETURN_IF_ERROR(ResetPeakMemory());
   DT_RETURN_IF_ERROR(Meet());
   const double began = Now();

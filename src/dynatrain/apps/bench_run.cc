@@ -60,7 +60,7 @@ class Follower {
 
 // Over the transport itself: whole buffers, all at once.
 Status ExchangeThrough(transport::Transport& transport, const PeerBuffers& out, PeerBuffers* in) {
-  constexpr transport::Tag kRawTag = 0x7fff2000;
+  constexpr transport::Tag kRawTag = transport::kTagLimit - 0x3000;
   std::vector<transport::OpId> ops;
   for (auto& [peer, buffer] : *in) {
     DT_ASSIGN_OR_RETURN(const transport::OpId op, transport.Receive(peer, kRawTag, buffer));

@@ -16,7 +16,10 @@ namespace {
 using transport::OpId;
 using transport::Tag;
 
-constexpr size_t kChunk = size_t{256} << 10;
+constexpr size_t kSmallest = size_t{64} << 10;
+// Tags of a message: its head, then one for each length in place, kSmallest << (index - 1).
+constexpr int kTagsPerMessage = 8;
+constexpr size_t kLargest = kSmallest << (kTagsPerMessage - 2);
 constexpr uint64_t kMagic = 0x64796e617472616e;
 
 struct Header {
@@ -24,7 +27,7 @@ struct Header {
   uint64_t bytes;
 };
 
-constexpr size_t kLongestHead = sizeof(Header) + kChunk;
+constexpr size_t kLongestHead = sizeof(Header) + kSmallest;
 
 // A view for one Gloo call; Gloo does not write to what it sends.
 std::vector<at::Tensor> View(std::byte* data, size_t bytes) {
@@ -85,42 +88,48 @@ Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte*
                   .data = data,
                   .bytes = bytes,
                   .head = {},
+                  .head_here = false,
                   .works = {}};
   const auto position = positions_.find(peer);
   if (position == positions_.end() || peer == rank_) {
     return InvalidArgument("{}: the peer must be another of the transport's ranks {}", Describe(op),
                            fmt::join(ranks_, ","));
   }
-  if (tag >= Tag{1} << 31) return InvalidArgument("{}: tags are below 2^31", Describe(op));
+  if (tag >= transport::kTagLimit)
+    return InvalidArgument("{}: tags are below {}", Describe(op), transport::kTagLimit);
   const OpId id = next_op_++;
   Operation& posted = operations_.emplace(id, std::move(op)).first->second;
   if (bytes > 0) {
-    const Status status =
-        Fence(Describe(posted), [&] { Post(posted, data, bytes, position->second); });
+    const Status status = Fence(Describe(posted), [&] { Post(posted, position->second); });
     if (!status.ok()) return Fail(status);
   }
   return id;
 }
 
-void C10dTransport::Post(Operation& op, std::byte* data, size_t bytes, int position) {
-  const int tag = static_cast<int>(op.tag);
-  const size_t tail = bytes % kChunk;
+void C10dTransport::Post(Operation& op, int position) {
+  const int tag = static_cast<int>(op.tag) * kTagsPerMessage;
+  const size_t tail = op.bytes % kSmallest;
   op.head =
       op.is_send ? std::make_unique_for_overwrite<std::byte[]>(sizeof(Header) + tail) : TakeHead();
-  auto post = [&](std::byte* at, size_t length) {
+  const auto post = [&](std::byte* at, size_t length, int index) {
     std::vector<at::Tensor> view = View(at, length);
-    op.works.push_back(op.is_send ? group_->send(view, position, tag)
-                                  : group_->recv(view, position, tag));
+    op.works.push_back(op.is_send ? group_->send(view, position, tag + index)
+                                  : group_->recv(view, position, tag + index));
   };
   if (op.is_send) {
-    const Header header = {.magic = kMagic, .bytes = bytes};
+    const Header header = {.magic = kMagic, .bytes = op.bytes};
     std::memcpy(op.head.get(), &header, sizeof(header));
-    std::memcpy(op.head.get() + sizeof(header), data + (bytes - tail), tail);
-    post(op.head.get(), sizeof(header) + tail);
+    std::memcpy(op.head.get() + sizeof(header), op.data + (op.bytes - tail), tail);
+    post(op.head.get(), sizeof(header) + tail, 0);
   } else {
-    post(op.head.get(), kLongestHead);
+    post(op.head.get(), kLongestHead, 0);
   }
-  for (size_t at = 0; at + kChunk <= bytes; at += kChunk) post(data + at, kChunk);
+  std::byte* at = op.data;
+  size_t left = op.bytes - tail;
+  int index = kTagsPerMessage - 1;
+  for (size_t length = kLargest; length >= kSmallest; length /= 2, --index) {
+    for (; left >= length; at += length, left -= length) post(at, length, index);
+  }
 }
 
 C10dTransport::Head C10dTransport::TakeHead() {
@@ -135,20 +144,45 @@ Status C10dTransport::Wait(OpId id, Duration timeout) {
   const auto it = operations_.find(id);
   if (it == operations_.end()) return InvalidArgument("operation {} is not outstanding", id);
   // After a failure Gloo may still use the buffers, so the operation stays until the group goes.
-  if (const Status status = WaitFor(it->second, timeout); !status.ok()) return Fail(status);
+  Status status = WaitForEarlierHeads(id, it->second, timeout);
+  if (status.ok()) status = WaitFor(it->second, timeout);
+  if (!status.ok()) return Fail(status);
   if (!it->second.is_send && it->second.head != nullptr)
     free_heads_.push_back(std::move(it->second.head));
   operations_.erase(it);
   return {};
 }
 
+// If an earlier message of the same pair and tag is not of the length that was expected, what lies
+// in this one's memory may be the other's.
+Status C10dTransport::WaitForEarlierHeads(OpId id, const Operation& op, Duration timeout) {
+  if (op.is_send) return {};
+  const Deadline deadline(timeout);
+  for (auto& [other_id, other] : operations_) {
+    if (other_id >= id) break;
+    if (other.is_send || other.peer != op.peer || other.tag != op.tag || other.bytes == 0) continue;
+    DT_RETURN_IF_ERROR(WaitForHead(other, deadline.left(), timeout));
+  }
+  return {};
+}
+
 Status C10dTransport::WaitFor(Operation& op, Duration timeout) {
   const Deadline deadline(timeout);
   for (size_t i = 0; i < op.works.size(); ++i) {
-    DT_RETURN_IF_ERROR(WaitForWork(op, op.works[i], deadline.left(), timeout));
-    if (i == 0 && !op.is_send) DT_RETURN_IF_ERROR(TakeHeadIn(op));
+    if (i == 0 && !op.is_send) {
+      DT_RETURN_IF_ERROR(WaitForHead(op, deadline.left(), timeout));
+    } else {
+      DT_RETURN_IF_ERROR(WaitForWork(op, op.works[i], deadline.left(), timeout));
+    }
   }
   return {};
+}
+
+Status C10dTransport::WaitForHead(Operation& op, Duration left, Duration timeout) {
+  if (op.head_here) return {};
+  DT_RETURN_IF_ERROR(WaitForWork(op, op.works[0], left, timeout));
+  op.head_here = true;
+  return TakeHeadIn(op);
 }
 
 Status C10dTransport::WaitForWork(const Operation& op, const c10::intrusive_ptr<c10d::Work>& work,
@@ -178,7 +212,7 @@ Status C10dTransport::TakeHeadIn(Operation& op) {
     return DataLoss("{}: {} bytes were sent, {} are expected", Describe(op), header.bytes,
                     op.bytes);
   }
-  const size_t tail = op.bytes % kChunk;
+  const size_t tail = op.bytes % kSmallest;
   std::memcpy(op.data + (op.bytes - tail), op.head.get() + sizeof(header), tail);
   return {};
 }

@@ -1,10 +1,11 @@
 // transport::Transport over one c10d Gloo group.
 //
-// On the wire a message of n bytes is one head message (header and the last n mod 256 KiB bytes,
-// through a buffer of our own) and n / 256 KiB messages of exactly 256 KiB, received in place. A
-// head is always received into a buffer that takes the longest head, so no length that a peer may
-// send can overrun a receive, which Gloo would answer by ending the process; lengths that differ
-// are found in the header.
+// On the wire a message of n bytes is one head message (header and the last n mod 64 KiB bytes,
+// through a buffer of our own) and, received in place, messages of 4 MiB and then at most one each
+// of 2 MiB, 1 MiB ... 64 KiB. Each of these lengths has a Gloo tag of its own, and a head is always
+// received into a buffer that takes the longest head: so no length that a peer may send can overrun
+// a receive, which Gloo would answer by ending the process. Lengths that differ are found in the
+// header. Of its own an operation takes at most the longest head and a few KiB.
 #ifndef DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
 #define DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
 
@@ -56,15 +57,18 @@ class C10dTransport final : public transport::Transport {
     std::byte* data = nullptr;
     size_t bytes = 0;
     Head head;
-    std::vector<c10::intrusive_ptr<c10d::Work>> works;  // head, then full chunks
+    bool head_here = false;  // of a receive: its head was waited for and fits
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;  // head, then what goes in place
   };
 
   std::string Describe(const Operation& op) const;
   Result<transport::OpId> Start(bool is_send, RankId peer, transport::Tag tag, std::byte* data,
                                 size_t bytes);
-  void Post(Operation& op, std::byte* data, size_t bytes, int position);
+  void Post(Operation& op, int position);
   Head TakeHead();
+  Status WaitForEarlierHeads(transport::OpId id, const Operation& op, Duration timeout);
   Status WaitFor(Operation& op, Duration timeout);
+  Status WaitForHead(Operation& op, Duration left, Duration timeout);
   Status WaitForWork(const Operation& op, const c10::intrusive_ptr<c10d::Work>& work, Duration left,
                      Duration timeout);
   Status TakeHeadIn(Operation& op);

@@ -240,17 +240,20 @@ TEST(C10dTransport, EveryLengthMismatchIsDataLossAtTheReceiver) {
 }
 
 TEST(C10dTransport, AnEarlierMessageOfTheWrongLengthDoesNotCrashLaterOnes) {
-  const std::vector<std::byte> out_a(3u << 20), out_b(64);
-  std::vector<std::byte> in_a(1u << 20), in_b(64);
-  const auto results = RunThreads({0, 1}, {}, [&](Transport& t) -> Status {
-    const bool sends = t.rank() == 0;
-    DT_ASSIGN_OR_RETURN(const OpId first, sends ? t.Send(1, 3, out_a) : t.Receive(0, 3, in_a));
-    DT_ASSIGN_OR_RETURN(const OpId second, sends ? t.Send(1, 3, out_b) : t.Receive(0, 3, in_b));
-    const Status status = t.Wait(second, milliseconds(200));
-    static_cast<void>(t.Wait(first, milliseconds(200)).ok());
-    return status;
-  });
-  EXPECT_FALSE(results[1].ok());
+  // The later one of a length that is in the earlier ones too, or of none.
+  for (const size_t later : {size_t{1} << 20, size_t{64}}) {
+    const std::vector<std::byte> out_a(3u << 20), out_b(later);
+    std::vector<std::byte> in_a(1u << 20), in_b(later);
+    const auto results = RunThreads({0, 1}, {}, [&](Transport& t) -> Status {
+      const bool sends = t.rank() == 0;
+      DT_ASSIGN_OR_RETURN(const OpId first, sends ? t.Send(1, 3, out_a) : t.Receive(0, 3, in_a));
+      DT_ASSIGN_OR_RETURN(const OpId second, sends ? t.Send(1, 3, out_b) : t.Receive(0, 3, in_b));
+      const Status status = t.Wait(second, milliseconds(200));
+      static_cast<void>(t.Wait(first, milliseconds(200)).ok());
+      return status;
+    });
+    EXPECT_FALSE(results[1].ok()) << later;
+  }
 }
 
 TEST(C10dTransport, WithoutInterfaceOrAddressThereIsAClearRefusal) {

@@ -98,7 +98,7 @@ Status OrderOfEqualTags(const ConformanceFixture& f) {
 
 Status TagsAreKeptApart(const ConformanceFixture& f) {
   return AllOk(f.run(2, {}, [&](Transport& t) -> Status {
-    const Tag last = (Tag{1} << 31) - 1;
+    const Tag last = kTagLimit - 1;
     const Bytes a = Pattern(100, 1);
     const Bytes b = Pattern(100, 2);
     Bytes got_a(100);
@@ -213,7 +213,7 @@ Status WrongPeer(const ConformanceFixture& f) {
 Status TagTooLarge(const ConformanceFixture& f) {
   return AllOk(f.run(2, {}, [&](Transport& t) -> Status {
     const Bytes data(8);
-    return Expect(!t.Send(1 - t.rank(), Tag{1} << 31, data).ok(), "a tag of 2^31 is refused");
+    return Expect(!t.Send(1 - t.rank(), kTagLimit, data).ok(), "a tag at the limit is refused");
   }));
 }
 

@@ -168,7 +168,7 @@ class LocalHub::Core {
   }
 
   Status CheckPeer(const Op& op) const {
-    if (op.tag >= (Tag{1} << 31)) return InvalidArgument("{}: tags end below 2^31", op.Name());
+    if (op.tag >= kTagLimit) return InvalidArgument("{}: tags are below {}", op.Name(), kTagLimit);
     if (op.peer == op.self) return InvalidArgument("{}: a rank sends nothing to itself", op.Name());
     const auto peer = endpoints_.find(op.peer);
     if (peer == endpoints_.end()) {

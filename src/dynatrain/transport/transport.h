@@ -33,8 +33,9 @@
 
 namespace dynatrain::transport {
 
-// Any value below 2^31 (Gloo's tags are 32 bit, some of them its own).
+// Any value below kTagLimit: transports use the bits above for themselves (Gloo's tags have 31).
 using Tag = uint32_t;
+inline constexpr Tag kTagLimit = Tag{1} << 27;
 
 // Names a posted operation; valid until waited on. Ids are not reused.
 using OpId = uint64_t;
