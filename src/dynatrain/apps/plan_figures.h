@@ -10,17 +10,15 @@
 namespace dynatrain::apps {
 
 struct ProgramFigures {
-  bool relayed = false;  // false of a plan with relays: the programs send to each rank directly
   int64_t messages = 0;  // of all ranks
   int32_t phases = 0;
   ByteCount peak_extra_bytes = 0;  // of the rank that needs most, above max(old, new) state
   RankId peak_rank = -1;
-  ByteCount cross_node_bytes = 0;
-  double predicted_seconds = 0;  // by simulation over the topology, checks of `moved` included
+  ByteCount cross_node_bytes = 0;  // data, hashes and acknowledgements
+  double predicted_seconds = 0;    // by simulation over the topology, checks of `moved` included
 };
 
-// Compiles and simulates the programs of all ranks. Where programs cannot relay, those of the same
-// roles without relays. The time to compute derived parameters is not in it. kResourceExhausted if
+// Compiles and simulates the programs of all ranks. The time to compute derived parameters is not in it. kResourceExhausted if
 // no number of phases fits `budget`.
 Result<ProgramFigures> FiguresOf(const planner::PlanRequest& request, const planner::Plan& plan,
                                  engine::Mode mode, std::optional<ByteCount> budget);

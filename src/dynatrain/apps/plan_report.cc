@@ -67,13 +67,6 @@ std::string ProgramsText(const PlanReport& report) {
       "  programs    {} messages in {} {}, predicted {:.4f} s, {} extra memory on rank {}\n",
       p.messages, p.phases, p.phases == 1 ? "phase" : "phases", p.predicted_seconds,
       FormatBytes(p.peak_extra_bytes), p.peak_rank);
-  const PlanTotals& totals = report.plan->totals;
-  if (totals.relayed_bytes > 0 && !p.relayed) {
-    text += fmt::format(
-        "              without the relays of the plan: each piece goes to each rank directly, {} "
-        "between nodes, not {}\n",
-        FormatBytes(p.cross_node_bytes), FormatBytes(totals.cross_node_bytes));
-  }
   std::vector<std::string> assumed;
   for (const auto& [key, value] : report.request.topology.assumed) {
     assumed.push_back(fmt::format("{} {:g}", key, value));
@@ -133,7 +126,6 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
       {"fullest_link_seconds", t.fullest_link_seconds},
       {"planning_seconds", report.planning_seconds},
       {"assumed", nlohmann::json::object()},
-      {"programs_relay", nullptr},
       {"programs_cross_node_bytes", nullptr},
       {"messages", nullptr},
       {"phases", nullptr},
@@ -142,7 +134,6 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
   };
   for (const auto& [key, value] : report.request.topology.assumed) json["assumed"][key] = value;
   if (report.programs) {
-    json["programs_relay"] = report.programs->relayed;
     json["programs_cross_node_bytes"] = report.programs->cross_node_bytes;
     json["messages"] = report.programs->messages;
     json["phases"] = report.programs->phases;

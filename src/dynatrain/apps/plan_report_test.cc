@@ -53,9 +53,9 @@ TEST(PlanReport, JsonHasTheFiguresOfPlanAndPrograms) {
   EXPECT_EQ(json["cross_node_bytes"], totals.cross_node_bytes);
   EXPECT_EQ(json["max_node_in_bytes"], totals.node_in.bytes);
   EXPECT_GT(json["relayed_bytes"], 0);
-  // The programs do not relay: they cross nodes more often, and take longer than the bound.
-  EXPECT_EQ(json["programs_relay"], false);
-  EXPECT_GT(report->programs->cross_node_bytes, totals.cross_node_bytes);
+  // The programs relay as the plan does: what crosses nodes beside its bytes are hashes.
+  EXPECT_GE(report->programs->cross_node_bytes, totals.cross_node_bytes);
+  EXPECT_LT(report->programs->cross_node_bytes, totals.cross_node_bytes * 11 / 10);
   EXPECT_EQ(json["programs_cross_node_bytes"], report->programs->cross_node_bytes);
   EXPECT_GT(json["messages"], 0);
   EXPECT_EQ(json["phases"], 1);

@@ -22,7 +22,7 @@ Status DeleteKeys(Store& store, int64_t id, const std::vector<RankId>& participa
   }
   for (const RankId rank : participants) {
     for (const std::string_view name :
-         {"fits", "planned", "prepared", "role_state", "verified", "remains", "report"}) {
+         {"fits", "planned", "prepared", "role_state", "tied", "verified", "remains", "report"}) {
       DT_RETURN_IF_ERROR(store.Delete(SwitchKey(id, name, rank)));
     }
   }

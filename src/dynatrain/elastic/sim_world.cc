@@ -217,6 +217,8 @@ void SimJob::CheckLoss() {
   ++result.lost;
   if (script.mode != engine::Mode::kStream) Violation("switch {} is lost in mode keep", id);
   if (!DecisionOf(id).starts_with("abort")) Violation("switch {} is committed and lost", id);
+  if (script.faults.empty() && script.impatience == 0)
+    Violation("switch {} is lost and nothing failed", id);
   // Bad bytes and broken connections take no box from everybody's memory.
   const bool harmless = std::ranges::all_of(script.faults, [](const SimFault& fault) {
     return fault.kind == SimFault::Kind::kCorruption ||

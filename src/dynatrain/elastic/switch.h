@@ -19,6 +19,7 @@
 //   job_state        step, data position, ... of the lowest old rank; a newcomer is never the source
 //   role_state/<rank>  what an old rank keeps for its coordinates alone (random streams, ...), if the
 //                    host has such a thing; for whoever has these coordinates next
+//   tied/<rank>      mode stream, tied tensors: sums over this old rank's copies of them
 //   moving           mode stream: somebody may give memory back from now on
 //   verified/<rank>  vote after moving and checking: what this rank adds to the digests and to the
 //                    check of tied tensors, or an error
@@ -310,6 +311,7 @@ class SwitchParticipant {
   Result<Outcome> AbortUnvoted(Store& store, const Status& why);
 
   // switch_settle.cc
+  Status AgreeOnTies(Store& store);
   Status EnterMoving(Store& store);
   Result<Outcome> Settle(Store& store);
   Result<std::optional<Settlement>> GatherRemains(Store& store,

@@ -62,6 +62,7 @@ Status SwitchParticipant::MoveState(Store& store, int64_t step) {
       DT_RETURN_IF_ERROR(Put(store, Key("role_state", context_.rank), *role_state_));
     }
   }
+  DT_RETURN_IF_ERROR(AgreeOnTies(store));
   DT_RETURN_IF_ERROR(EnterMoving(store));
   const bool full = context_.options.verify == engine::Verify::kFull;
   const uint64_t digest_key = Hasher().Add(program_.inputs_fingerprint).Add(request_.id).hash();

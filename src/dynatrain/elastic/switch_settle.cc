@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/elastic/switch.h"
+#include "dynatrain/elastic/switch_votes.h"
 
 namespace dynatrain::elastic {
 namespace {
@@ -23,7 +24,42 @@ std::vector<std::string> Names(const vps::StateCatalog& catalog,
   return names;
 }
 
+// A parameter is not lost where its master is held: it is the rounded master.
+void AddDerivable(const vps::StateCatalog& catalog, std::vector<planner::Piece>* held) {
+  const size_t count = held->size();
+  for (size_t i = 0; i < count; ++i) {
+    const planner::Piece piece = (*held)[i];
+    const vps::StateTensor& tensor = catalog.tensor(piece.tensor);
+    if (tensor.kind != vps::Kind::kMaster) continue;
+    const auto parameter = catalog.Find(tensor.parameter, vps::Kind::kParam);
+    if (parameter) held->push_back({*parameter, piece.box});
+  }
+}
+
 }  // namespace
+
+// Copies that differ are found while the old state is whole everywhere.
+Status SwitchParticipant::AgreeOnTies(Store& store) {
+  const SwitchOptions& options = context_.options;
+  if (options.mode != engine::Mode::kStream || options.verify == engine::Verify::kOff ||
+      !engine::HasTies(*context_.catalog)) {
+    return Status::Ok();
+  }
+  if (is_old()) {
+    Vote mine;
+    mine.ties = engine::SumTies(program_, current_->state);
+    DT_RETURN_IF_ERROR(Put(store, Key("tied", context_.rank), mine.ToJson()));
+  }
+  const TimePoint deadline = context_.clock->Now() + options.move_timeout;
+  engine::TieSums sums;
+  for (const RankId rank : old_ranks_) {
+    DT_ASSIGN_OR_RETURN(const std::string text,
+                        AwaitValue(store, Key("tied", rank), deadline,
+                                   fmt::format("sums over tied tensors of rank {}", rank)));
+    engine::AddTies(Vote::FromJson(text).ties, &sums);
+  }
+  return engine::CheckTies(sums);
+}
 
 // Either this rank sees a decision that was taken without knowing of it, or whoever decides later
 // sees that ranks are moving.
@@ -110,6 +146,7 @@ Result<Settlement> SwitchParticipant::SettlementOf(
     const std::vector<planner::Piece> of_rank = engine::RemainsOf(program, note.progress);
     held.insert(held.end(), of_rank.begin(), of_rank.end());
   }
+  if (context_.options.derive) AddDerivable(*context_.catalog, &held);
   settlement.lost = Names(*context_.catalog, engine::MissingFrom(*context_.catalog, held));
   return settlement;
 }

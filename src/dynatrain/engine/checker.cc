@@ -103,6 +103,23 @@ Status CheckRelays(const Program& program) {
   return Status::Ok();
 }
 
+// Memory that a phase was the last to send goes only when all its needers have acknowledged it.
+Status CheckReleases(const Program& program) {
+  std::set<std::pair<int32_t, int32_t>> acknowledged;  // phase, send
+  for (const Action& action : ActionsOf(program)) {
+    if (action.kind == Action::Kind::kFinishAckReceive)
+      acknowledged.insert({action.phase, action.index});
+    if (action.kind != Action::Kind::kRelease) continue;
+    const Phase& phase = program.phases[static_cast<size_t>(action.phase)];
+    for (size_t i = 0; i < phase.sends.size(); ++i) {
+      if (acknowledged.contains({action.phase, static_cast<int32_t>(i)})) continue;
+      return Internal("phase {}: rank {} gives memory back before rank {} has acknowledged it",
+                      action.phase, program.rank, phase.sends[i].peer);
+    }
+  }
+  return Status::Ok();
+}
+
 // One rank of the simulated run.
 struct Actor {
   const Program* program;
@@ -190,7 +207,10 @@ Status CheckPrograms(const std::vector<Program>& programs, int32_t max_outstandi
   DT_RETURN_IF_ERROR(CheckFingerprints(programs));
   DT_RETURN_IF_ERROR(CheckMessages(programs));
   DT_RETURN_IF_ERROR(CheckMatchings(programs));
-  for (const Program& program : programs) DT_RETURN_IF_ERROR(CheckRelays(program));
+  for (const Program& program : programs) {
+    DT_RETURN_IF_ERROR(CheckRelays(program));
+    DT_RETURN_IF_ERROR(CheckReleases(program));
+  }
   return Simulation(programs, max_outstanding).Run();
 }
 

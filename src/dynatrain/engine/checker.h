@@ -15,6 +15,7 @@ namespace dynatrain::engine {
 //  - all programs have equal inputs_fingerprint and their message_balance adds up to 0;
 //  - each send has one receive of equal tag, bytes and pieces, and the other way round;
 //  - what a rank relays it has finished receiving;
+//  - a streaming program gives memory back only after everything sent is acknowledged;
 //  - in each (phase, round) a rank has one peer at most, the same for both;
 //  - all ranks run to the end with rendezvous sends when no more than `max_outstanding` messages
 //  per rank and direction are

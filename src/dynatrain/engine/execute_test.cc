@@ -184,7 +184,7 @@ TEST(Compile, PeersAndFingerprints) {
             testing::CompileAll(*from, *from, {}, {0, 1, 3})[0].inputs_fingerprint);
   for (const Program& program : programs) {
     for (const Phase& phase : program.phases) {
-      for (const Message& message : phase.sends) EXPECT_LT(message.tag, transport::Tag{1} << 31);
+      for (const Message& message : phase.sends) EXPECT_LT(message.tag, transport::kTagLimit);
     }
   }
 }

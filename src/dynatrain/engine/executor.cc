@@ -52,7 +52,7 @@ class Execution {
 
   Result<ExecutionReport> RunActions() {
     DT_RETURN_IF_ERROR(CheckMemory());
-    if (staging_->checks()) {
+    if (staging_->checks() && program_.mode == Mode::kKeep) {
       const Stopwatch watch(clock_, &report_.check);
       report_.ties = SumTies(program_, old_);
     }

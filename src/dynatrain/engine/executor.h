@@ -29,8 +29,9 @@ Result<Verify> ParseVerify(std::string_view name);  // "off", "moved", "full"
 struct ExecutionReport {
   Duration pack{}, wire{}, unpack{}, copy{}, check{};  // busy time of this rank's thread in each
   Duration memory{};                                   // kStream: taking and giving back
-  // kMoved and kFull: this rank's terms. The switch is right only if CheckTies accepts the sum over
-  // all ranks.
+  // kMoved and kFull, mode kKeep: this rank's terms. The switch is right only if CheckTies accepts
+  // the sum over all ranks. In mode kStream old copies go while the program runs: the caller sums
+  // and checks them before.
   TieSums ties;
 };
 

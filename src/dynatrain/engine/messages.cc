@@ -11,8 +11,9 @@ using planner::Transfer;
 
 class MessageBuilder {
  public:
-  MessageBuilder(const Program& program, const RoundTable& rounds, bool sending)
-      : program_(program), rounds_(rounds), sending_(sending) {}
+  MessageBuilder(const Program& program, const vps::StateCatalog& catalog, const RoundTable& rounds,
+                 bool sending)
+      : program_(program), catalog_(catalog), rounds_(rounds), sending_(sending) {}
 
   Status Add(const Transfer& transfer, bool relayed) {
     DT_ASSIGN_OR_RETURN(const int32_t round,
@@ -36,23 +37,30 @@ class MessageBuilder {
     const int64_t rounds = rounds_.num_rounds();
     for (auto& [round, message] : by_round_) {
       const int64_t tag = (phase * rounds + round) * kTagsPerMessage;
-      if (tag + kTagsPerMessage > INT32_MAX) {
-        return InvalidArgument("{} phases of {} rounds need more tags than 2^31", phase + 1,
-                               rounds);
+      if (tag + kTagsPerMessage > transport::kTagLimit) {
+        return InvalidArgument("{} phases of {} rounds need more tags than {}", phase + 1, rounds,
+                               transport::kTagLimit);
       }
       message.tag = static_cast<transport::Tag>(tag);
+      std::ranges::stable_sort(message.fragments, {}, [this](const Fragment& fragment) {
+        return catalog_.tensor(fragment.piece.tensor).kind;
+      });
       AddRuns(&message);
+      message.fragments.shrink_to_fit();
+      message.runs.shrink_to_fit();
       messages.push_back(std::move(message));
     }
     return messages;
   }
 
  private:
-  static void AddRuns(Message* message) {
+  void AddRuns(Message* message) const {
     bool gathers = false;  // the last run
     for (size_t i = 0; i < message->fragments.size(); ++i) {
       const ByteCount bytes = message->fragments[i].region.bytes();
       const bool is_short = bytes < kLongFragmentBytes;
+      if (gathers && message->runs.back().bytes >= kShortestCutRun)
+        gathers = LieTogether(message->fragments[i - 1], message->fragments[i]);
       if (!gathers || !is_short)
         message->runs.push_back({.first = static_cast<int32_t>(i), .count = 0, .bytes = 0});
       ++message->runs.back().count;
@@ -66,6 +74,13 @@ class MessageBuilder {
     }
   }
 
+  // Whether both can be of one flat buffer: equal at both ends of a message.
+  bool LieTogether(const Fragment& a, const Fragment& b) const {
+    return catalog_.tensor(a.piece.tensor).kind == catalog_.tensor(b.piece.tensor).kind &&
+           catalog_.parameter_of(a.piece.tensor).homes ==
+               catalog_.parameter_of(b.piece.tensor).homes;
+  }
+
   static bool IsOneRun(std::span<const Fragment> fragments) {
     const Region& first = fragments.front().region;
     int64_t next = first.offset;
@@ -77,18 +92,35 @@ class MessageBuilder {
     return true;
   }
 
+  // Shorter runs go on into the next buffer: a message on the wire costs more than a copy.
+  static constexpr ByteCount kShortestCutRun = ByteCount{128} << 10;
+
   const Program& program_;
+  const vps::StateCatalog& catalog_;
   const RoundTable& rounds_;
   const bool sending_;
   std::map<int32_t, Message> by_round_;
 };
 
+// What a transport takes for the operations of a message: its runs and its hashes, in chunks.
+ByteCount TransportBytes(const Message& message, ByteCount chunk, ByteCount most_each) {
+  constexpr ByteCount kPage = 4096;
+  const auto of_chunks = [chunk, most_each](ByteCount bytes) {
+    const ByteCount rest = bytes % chunk;
+    return bytes / chunk * std::min(most_each, chunk + kPage) +
+           (rest > 0 ? std::min(most_each, rest + kPage) : 0);
+  };
+  ByteCount bytes = of_chunks(static_cast<ByteCount>(message.fragments.size() * sizeof(uint64_t)));
+  for (const Run& run : message.runs) bytes += of_chunks(run.bytes);
+  return bytes;
+}
+
 }  // namespace
 
-Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
-                                           const PhaseTransfers& transfers,
+Result<std::vector<Message>> BuildMessages(const Program& program, const vps::StateCatalog& catalog,
+                                           int32_t phase, const PhaseTransfers& transfers,
                                            const RoundTable& rounds, bool sending) {
-  MessageBuilder builder(program, rounds, sending);
+  MessageBuilder builder(program, catalog, rounds, sending);
   for (const Transfer& transfer : transfers.direct)
     DT_RETURN_IF_ERROR(builder.Add(transfer, /*relayed=*/false));
   for (const Transfer& transfer : transfers.relayed)
@@ -96,14 +128,17 @@ Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase
   return builder.Finish(phase);
 }
 
-std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& program) {
-  std::map<std::pair<bool, int32_t>, ByteCount> slots;
+std::map<std::pair<bool, int32_t>, SlotNeeds> SlotsOf(const Program& program,
+                                                      ByteCount transport_bytes) {
+  std::map<std::pair<bool, int32_t>, SlotNeeds> slots;
   for (const Action& action : ActionsOf(program)) {
     if (action.kind != Action::Kind::kPostSend && action.kind != Action::Kind::kPostReceive)
       continue;
     const WireOp op = *WireOpOf(program, action);
-    ByteCount& bytes = slots[{op.sending, action.slot}];
-    bytes = std::max(bytes, op.message->staging_bytes);
+    SlotNeeds& needs = slots[{op.sending, action.slot}];
+    needs.staging_bytes = std::max(needs.staging_bytes, op.message->staging_bytes);
+    needs.transport_bytes = std::max(
+        needs.transport_bytes, TransportBytes(*op.message, program.chunk_bytes, transport_bytes));
   }
   return slots;
 }

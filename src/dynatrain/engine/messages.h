@@ -24,12 +24,20 @@ struct PhaseTransfers {
 };
 
 // The messages of one direction and phase, by round. `program` has its shards and buffers already.
-Result<std::vector<Message>> BuildMessages(const Program& program, int32_t phase,
-                                           const PhaseTransfers& transfers,
+// Fragments go kind by kind, so that what lies together in flat buffers travels together.
+Result<std::vector<Message>> BuildMessages(const Program& program, const vps::StateCatalog& catalog,
+                                           int32_t phase, const PhaseTransfers& transfers,
                                            const RoundTable& rounds, bool sending);
 
-// Bytes of each staging slot, by (sending, slot), that the program's messages need if not in place.
-std::map<std::pair<bool, int32_t>, ByteCount> StagingSlots(const Program& program);
+// The most memory that any one message of a slot needs.
+struct SlotNeeds {
+  ByteCount staging_bytes = 0;    // for its runs that are not in place
+  ByteCount transport_bytes = 0;  // of the transport, see CompileOptions
+};
+
+// By (sending, slot): messages of one slot are never in flight together.
+std::map<std::pair<bool, int32_t>, SlotNeeds> SlotsOf(const Program& program,
+                                                      ByteCount transport_bytes);
 
 }  // namespace dynatrain::engine
 

@@ -55,8 +55,6 @@ Result<PlanPrograms> CompileWithin(const Plan& plan, const Topology& topology,
 
 }  // namespace
 
-bool CanCompile(const Plan& plan) { return plan.totals.relayed_bytes == 0; }
-
 Result<PlanPrograms> CompilePlan(const Plan& plan, const Topology& topology,
                                  const CompileOptions& options, std::optional<ByteCount> budget) {
   if (budget) return CompileWithin(plan, topology, options, *budget);

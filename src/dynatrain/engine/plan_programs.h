@@ -14,6 +14,7 @@
 
 namespace dynatrain::engine {
 
+// What is derived comes after the programs, see derive.h.
 struct PlanPrograms {
   std::vector<Program> programs;   // of plan.ranks, in their order
   int32_t phases = 1;              // of each
@@ -21,10 +22,6 @@ struct PlanPrograms {
   ByteCount peak_extra_bytes = 0;  // of the rank that needs most
   RankId peak_rank = -1;
 };
-
-// Whether every piece goes straight to the rank that needs it: what `train` carries out. What is
-// derived comes after the program, see derive.h.
-bool CanCompile(const planner::Plan& plan);
 
 // Compiles all ranks with the fewest phases, options.phases or more, with which each stays within
 // `budget` bytes of extra memory (none: options.phases as they are): what ranks agree on that call

@@ -9,6 +9,7 @@
 #include "dynatrain/engine/messages.h"
 #include "dynatrain/engine/order.h"
 #include "dynatrain/engine/phases.h"
+#include "dynatrain/engine/staging.h"
 #include "dynatrain/engine/ties.h"
 
 namespace dynatrain::engine {
@@ -23,7 +24,7 @@ using vps::Shard;
 using vps::ShardMap;
 
 // Bumped when programs of two versions would not fit together.
-constexpr uint64_t kProgramVersion = 5;
+constexpr uint64_t kProgramVersion = 6;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {
@@ -98,10 +99,11 @@ Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const R
   deal(route.relay_sends, &PhaseTransfers::relayed, &sends);
   for (int32_t p = 0; p < count; ++p) {
     const auto i = static_cast<size_t>(p);
-    DT_ASSIGN_OR_RETURN(program->phases[i].receives,
-                        BuildMessages(*program, p, receives[i], rounds, /*sending=*/false));
+    DT_ASSIGN_OR_RETURN(
+        program->phases[i].receives,
+        BuildMessages(*program, catalog, p, receives[i], rounds, /*sending=*/false));
     DT_ASSIGN_OR_RETURN(program->phases[i].sends,
-                        BuildMessages(*program, p, sends[i], rounds, /*sending=*/true));
+                        BuildMessages(*program, catalog, p, sends[i], rounds, /*sending=*/true));
   }
   Status status;
   for (const Piece& piece : route.keeps) {
@@ -124,23 +126,15 @@ uint64_t HashOf(const Message& message, RankId from, RankId to) {
   return hasher.hash();
 }
 
-ByteCount Bytes(const Buffer& buffer) { return buffer.bytes(); }
-
-template <class BytesOf>
-ByteCount Total(const std::vector<Buffer>& buffers, const BytesOf& bytes_of) {
+ByteCount StateBytes(const std::vector<Buffer>& buffers) {
   ByteCount total = 0;
-  for (const Buffer& buffer : buffers) total += bytes_of(buffer);
+  for (const Buffer& buffer : buffers) total += MemoryBytes(buffer);
   return total;
 }
 
-ByteCount StagingBytes(const Program& program) {
-  ByteCount total = 0;
-  for (const auto& [slot, bytes] : StagingSlots(program))
-    total += (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  return total;
-}
+ByteCount WholePages(ByteCount bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
-void FillStats(const Route& route, ByteCount granule_bytes, Program* program) {
+void FillTraffic(const Route& route, Program* program) {
   ProgramStats& stats = program->stats;
   stats.kept_bytes = route.kept_bytes;
   stats.sent_bytes = route.sent_bytes;
@@ -154,20 +148,28 @@ void FillStats(const Route& route, ByteCount granule_bytes, Program* program) {
       program->message_balance -= HashOf(message, message.peer, program->rank);
     }
   }
+}
+
+void FillMemory(const CompileOptions& options, Program* program) {
+  ProgramStats& stats = program->stats;
+  ByteCount fresh = 0;
   for (size_t i = 0; i < program->new_buffers.size(); ++i) {
-    if (program->alias[i] < 0) stats.new_state_bytes += program->new_buffers[i].bytes();
+    if (program->alias[i] >= 0) continue;
+    stats.new_state_bytes += program->new_buffers[i].bytes();
+    fresh += MemoryBytes(program->new_buffers[i]);
   }
-  stats.staging_bytes = StagingBytes(*program);
-  if (program->mode == Mode::kStream) {
-    const ByteCount peak = PlanMemory(granule_bytes, program) + stats.staging_bytes;
-    stats.peak_extra_bytes = peak - std::max(Total(program->old_buffers, MemoryBytes),
-                                             Total(program->new_buffers, MemoryBytes));
-    return;
+  for (const auto& [slot, needs] : SlotsOf(*program, options.transport_bytes)) {
+    stats.staging_bytes += WholePages(needs.staging_bytes);
+    stats.transport_bytes += needs.transport_bytes;
   }
-  const ByteCount old_bytes = Total(program->old_buffers, &Bytes);
-  const ByteCount new_bytes = Total(program->new_buffers, &Bytes);
-  stats.peak_extra_bytes =
-      old_bytes + stats.new_state_bytes + stats.staging_bytes - std::max(old_bytes, new_bytes);
+  const ByteCount old_bytes = StateBytes(program->old_buffers);
+  const ByteCount state = program->mode == Mode::kStream
+                              ? PlanMemory(options.granule_bytes, program)
+                              : old_bytes + fresh;
+  stats.bookkeeping_bytes = BookkeepingBytes(*program);
+  stats.peak_extra_bytes = state - std::max(old_bytes, StateBytes(program->new_buffers)) +
+                           stats.staging_bytes +
+                           WholePages(stats.bookkeeping_bytes + stats.transport_bytes);
 }
 
 Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& options) {
@@ -179,6 +181,10 @@ Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& optio
     return InvalidArgument(
         "{} phases, a window of {} messages, chunks of {} bytes: all must be at least 1",
         options.phases, options.window, options.chunk_bytes);
+  }
+  if (options.transport_bytes < 0) {
+    return InvalidArgument("{} bytes of a transport for an operation; 0 or more are right",
+                           options.transport_bytes);
   }
   if (options.granule_bytes < kPageBytes || options.granule_bytes % kPageBytes != 0) {
     return InvalidArgument("granules of {} bytes; a multiple of {} is right", options.granule_bytes,
@@ -257,9 +263,10 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   program.alias = FindAliases(program);
   program.phases.resize(static_cast<size_t>(options.phases));
   DT_RETURN_IF_ERROR(BuildPhases(route, to.catalog(), RoundTable(ranks, topology), &program));
-  FillStats(route, options.granule_bytes, &program);
   DT_ASSIGN_OR_RETURN(program.ties, TiedPartsOf(from, route.rank));
   NameTensors(route, to.catalog(), &program);
+  FillTraffic(route, &program);
+  FillMemory(options, &program);
   Hasher inputs;
   inputs.Add(kProgramVersion)
       .Add(from.Fingerprint())
@@ -268,7 +275,8 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   inputs.Add(ranks.size());
   for (const RankId rank : ranks) inputs.Add(rank);
   inputs.Add(options.mode).Add(options.phases).Add(options.window).Add(options.chunk_bytes);
-  program.inputs_fingerprint = inputs.Add(options.granule_bytes).hash();
+  inputs.Add(options.granule_bytes).Add(options.transport_bytes);
+  program.inputs_fingerprint = inputs.hash();
   return program;
 }
 

@@ -123,8 +123,12 @@ struct ProgramStats {
   int64_t messages = 0;           // sent
   ByteCount staging_bytes = 0;    // send and receive buffers held at once, at most
   ByteCount new_state_bytes = 0;  // fresh memory of the new layout
-  ByteCount peak_extra_bytes =
-      0;  // above max(old, new) state of this rank; kStream: counted in granules
+  // The program itself, its actions and its checks; of the transport, for what is in flight.
+  ByteCount bookkeeping_bytes = 0;
+  ByteCount transport_bytes = 0;
+  // Above max(old, new) state of this rank, of all the above together, in whole pages; kStream:
+  // state is counted in granules.
+  ByteCount peak_extra_bytes = 0;
 };
 
 inline constexpr int32_t kDefaultWindow = 8;
@@ -132,6 +136,7 @@ inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 // Fragments from this size on are runs of their own.
 inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
 inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
+inline constexpr ByteCount kDefaultTransportBytes = ByteCount{72} << 10;
 
 // Equal on all ranks of a switch.
 struct CompileOptions {
@@ -140,6 +145,9 @@ struct CompileOptions {
   int32_t window = kDefaultWindow;
   ByteCount chunk_bytes = kDefaultChunkBytes;
   ByteCount granule_bytes = kDefaultGranuleBytes;  // a multiple of 4096
+  // Memory of its own that the transport takes for an operation in flight: at most this much, and
+  // no more than the operation's own bytes and a page.
+  ByteCount transport_bytes = kDefaultTransportBytes;
 };
 
 struct Program {

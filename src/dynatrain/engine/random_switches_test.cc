@@ -7,7 +7,7 @@ namespace {
 
 TEST(RandomSwitches, AreExactAndStayWithinTheirBudgets) {
   RandomSwitchCounts counts;
-  for (uint64_t seed = 1; seed <= 16 && !::testing::Test::HasFailure(); ++seed)
+  for (uint64_t seed = 1; seed <= 32 && !::testing::Test::HasFailure(); ++seed)
     CheckRandomSwitch(seed, /*run=*/seed <= 8, &counts);
   EXPECT_GT(counts.streamed, 5);
   EXPECT_GT(counts.phased, 4);

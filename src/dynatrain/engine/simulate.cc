@@ -180,7 +180,11 @@ class Simulation {
     Work(actor, TimelineEntry::Kind::kUnpack, phase, message.staging_bytes,
          options_.copy_bytes_per_s);
     Check(actor, phase, message);
-    actor->clock = std::max(actor->clock, not_before);
+    if (actor->clock >= not_before) return;
+    // The last chunk's work is what ends then.
+    if (!report_.timeline.empty() && report_.timeline.back().end_s == actor->clock)
+      report_.timeline.back().end_s = not_before;
+    actor->clock = not_before;
   }
 
   void DoLocal(Actor* actor, const Action& action) {

@@ -22,6 +22,9 @@ struct MessageCheck {
   std::vector<uint64_t> found;   // of what was received
 };
 
+// What a program and the checks and actions of its execution take beside state and messages.
+ByteCount BookkeepingBytes(const Program& program);
+
 class StagingMemory final : public Staging {
  public:
   static Result<std::unique_ptr<StagingMemory>> Make(const Program& program, Verify verify);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "dynatrain/engine/budget.h"
 #include "dynatrain/engine/checker.h"
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/engine/memory_plan.h"
@@ -217,7 +218,8 @@ TEST(FewestPhases, FindsTheSmallestThatFitsAndStatesTheLeastBudget) {
   const auto from = MapOf(catalog, "dp=4,zero=1");
   const auto to = MapOf(catalog, "dp=2,zero=1");
   const std::vector<RankId> ranks = {0, 1, 2, 3};
-  CompileOptions options{.mode = Mode::kStream, .window = 1, .granule_bytes = 4096};
+  CompileOptions options{
+      .mode = Mode::kStream, .window = 1, .granule_bytes = 4096, .transport_bytes = 0};
   const auto peak = [&](const planner::Route& route, int32_t phases) {
     CompileOptions with = options;
     with.phases = phases;
@@ -241,8 +243,8 @@ TEST(FewestPhases, FindsTheSmallestThatFitsAndStatesTheLeastBudget) {
 }
 
 // Down to 1/64 of the state, for pairs of layouts whose shards shrink and grow evenly.
-TEST(FewestPhases, SmallBudgetsAreMetAndHold) {
-  const auto catalog = Model(12, 192, 192);
+TEST(PhasesWithin, SmallBudgetsAreMetAndHold) {
+  const auto catalog = Model(6, 512, 512);
   for (const auto& [a, b] : {std::pair{"dp=4,zero=1", "dp=2,zero=1"},
                              {"tp=2,dp=2", "tp=4,dp=1"},
                              {"dp=2,zero=1", "tp=2,dp=2,zero=1"}}) {
@@ -251,23 +253,23 @@ TEST(FewestPhases, SmallBudgetsAreMetAndHold) {
     const auto to = MapOf(catalog, b);
     const auto ranks = testing::UnionOfRanks(*from, *to);
     SwitchOptions options;
-    options.compile = {.mode = Mode::kStream, .window = 1, .granule_bytes = 4096};
-    int32_t phases = 1;
+    options.compile = {
+        .mode = Mode::kStream, .window = 1, .granule_bytes = 4096, .transport_bytes = 0};
+    std::map<RankId, std::vector<ByteCount>> peaks;
     for (const RankId rank : ranks) {
       const auto route = planner::PlanRoute(*from, *to, {}, rank);
-      const auto needed =
-          FewestPhases(*route, *from, *to, {}, ranks, options.compile, catalog->total_bytes() / 64);
-      ASSERT_TRUE(needed.ok()) << needed.status().ToString();
-      phases = std::max(phases, *needed);
+      peaks[rank] = *PeaksByPhases(*route, *from, *to, {}, ranks, options.compile);
     }
-    options.compile.phases = phases;
+    const auto phases = PhasesWithin(catalog->total_bytes() / 64, 1, peaks);
+    ASSERT_TRUE(phases.ok()) << phases.status().ToString();
+    options.compile.phases = *phases;
     const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
     ASSERT_TRUE(result.ok()) << result.ToString();
     EXPECT_TRUE(result.new_state == Numbered(*to));
     ExpectWithinStatedPeak(result, *from, *to);
     for (const auto& [rank, stats] : result.stats) {
       EXPECT_LE(stats.peak_extra_bytes, catalog->total_bytes() / 64)
-          << "rank " << rank << ", " << phases << " phases";
+          << "rank " << rank << ", " << *phases << " phases";
     }
   }
 }

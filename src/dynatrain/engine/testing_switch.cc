@@ -74,8 +74,9 @@ struct Rank {
   ExecutionProgress progress;
 
   void Measure() {
-    peak_bytes =
-        std::max(peak_bytes, ResidentBytes(old_state, new_state) + program.stats.staging_bytes);
+    const ProgramStats& stats = program.stats;
+    peak_bytes = std::max(peak_bytes, ResidentBytes(old_state, new_state) + stats.staging_bytes +
+                                          stats.bookkeeping_bytes + stats.transport_bytes);
   }
 };
 
@@ -176,13 +177,16 @@ SwitchResult RunSwitch(const ShardMap& from, const State& state, const ShardMap&
     ranks.push_back(Prepare(from, state, to, options, std::move(program), &hub));
   }
   std::vector<Result<ExecutionReport>> results(ranks.size(), ExecutionReport{});
+  TieSums ties;
+  if (options.compile.mode == Mode::kStream && options.verify != Verify::kOff) {
+    for (const Rank& rank : ranks) AddTies(SumTies(rank.program, rank.old_state), &ties);
+  }
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] { results[i] = RunRank(&ranks[i], options); });
   }
   for (std::thread& thread : threads) thread.join();
   SwitchResult result;
-  TieSums ties;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankId id = ranks[i].program.rank;
     result.status[id] = results[i].status();

@@ -1,9 +1,17 @@
 #include "dynatrain/engine/ties.h"
 
+#include <algorithm>
+
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/vps/digest.h"
 
 namespace dynatrain::engine {
+
+bool HasTies(const vps::StateCatalog& catalog) {
+  return std::ranges::any_of(catalog.tensors(), [&catalog](const vps::StateTensor& tensor) {
+    return catalog.parameter_of(tensor.id).homes.size() > 1;
+  });
+}
 
 Result<std::vector<TiedPart>> TiedPartsOf(const vps::ShardMap& map, RankId rank) {
   const std::vector<vps::Shard> shards = map.ShardsOf(rank);
