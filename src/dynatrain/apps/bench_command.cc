@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "dynatrain/apps/bench.h"
-#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/vps/layout.h"
 
 namespace dynatrain::apps {
@@ -16,8 +16,6 @@ constexpr int32_t kMaxRanks = 64;
 
 struct BenchFlags {
   BenchConfig config;
-  std::string budget;
-  std::string state = "1GiB";
   std::string bind = "127.0.0.1:0";
   std::string namespaces;
   std::string json;
@@ -30,22 +28,26 @@ void AddFlags(CLI::App& app, BenchFlags* flags) {
       ->required();
   app.add_option("--from", config.from, "the layout now, such as dp=4,zero=1")->required();
   app.add_option("--to", config.to, "the layout to change to")->required();
-  app.add_option("--nproc", config.num_ranks, "ranks (default: as many as the layouts need)");
-  app.add_option("--state", flags->state,
-                 "narrow the model until its state, unsharded, takes at most this many bytes")
+  AddNumber(app, "--nproc", config.num_ranks, Range<int64_t>{1, kMaxRanks, "ranks"},
+            "ranks (default: as many as the layouts need)");
+  AddBytes(app, "--state", config.state_bytes,
+           "narrow the model until its state, unsharded, takes at most this many bytes "
+           "(default: 1GiB)");
+  AddChoice(app, "--dtype", config.dtype, {"bf16", "fp32"},
+            "of parameters: bf16 (with fp32 masters) or fp32")
       ->capture_default_str();
-  app.add_option("--dtype", config.dtype, "of parameters: bf16 (with fp32 masters) or fp32")
+  AddChoice(app, "--transport", config.transport, {"gloo", "local"},
+            "gloo (a process for each rank) or local (threads of this process)")
       ->capture_default_str();
-  app.add_option("--transport", config.transport,
-                 "gloo (a process for each rank) or local (threads of this process)")
+  AddChoice(app, "--mode", config.mode, {"keep", "stream"},
+            "keep (old state stays to the end) or stream (it goes phase by phase)")
       ->capture_default_str();
-  app.add_option("--mode", config.mode,
-                 "keep (old state stays to the end) or stream (it goes phase by phase)")
+  AddBytes(app, "--budget", config.budget,
+           "most extra memory of a rank, such as 64MiB (default: no limit)");
+  AddChoice(app, "--verify", config.verify, {"off", "moved", "full"}, "off, moved or full")
       ->capture_default_str();
-  app.add_option("--budget", flags->budget,
-                 "most extra memory of a rank, such as 64MiB (default: no limit)");
-  app.add_option("--verify", config.verify, "off, moved or full")->capture_default_str();
-  app.add_option("--repeat", config.repeat, "counted passes, after one that is not")
+  AddNumber(app, "--repeat", config.repeat, Range<int64_t>{1, 1000, "passes"},
+            "counted passes, after one that is not")
       ->capture_default_str();
   app.add_option("--topology", config.topology,
                  "local, or a preset or file with the nodes and links to order and predict by")
@@ -111,10 +113,6 @@ Status Bench(const BenchFlags& flags) {
   BenchOptions options;
   options.config = flags.config;
   options.log_directory = flags.log_directory;
-  DT_ASSIGN_OR_RETURN(options.config.state_bytes, ParseBytes("--state", flags.state));
-  if (!flags.budget.empty()) {
-    DT_ASSIGN_OR_RETURN(options.config.budget, ParseBytes("--budget", flags.budget));
-  }
   DT_ASSIGN_OR_RETURN(options.bind, ParseAddress(flags.bind));
   DT_RETURN_IF_ERROR(ResolveRanks(&options.config));
   DT_RETURN_IF_ERROR(DealNamespaces(flags.namespaces, &options.config));

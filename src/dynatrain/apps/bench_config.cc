@@ -1,8 +1,7 @@
 #include "dynatrain/apps/bench_config.h"
 
-#include <nlohmann/json.hpp>
-
 #include "dynatrain/apps/plan_request.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/models/config.h"
 #include "dynatrain/models/scale.h"
@@ -34,8 +33,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BenchConfig, model, dtype, state_bytes, from,
 std::string BenchConfig::ToJson() const { return nlohmann::json(*this).dump(); }
 
 Result<BenchConfig> BenchConfig::FromJson(const std::string& text) {
+  DT_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text));
   try {
-    return nlohmann::json::parse(text).get<BenchConfig>();
+    return json.get<BenchConfig>();
   } catch (const nlohmann::json::exception& error) {
     return InvalidArgument("bench configuration: {}", error.what());
   }

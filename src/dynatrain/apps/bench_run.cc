@@ -102,8 +102,8 @@ Result<BenchEvents> RunBenchProcesses(const BenchOptions& options) {
                                     "--launcher",
                                     std::to_string(::getpid())};
   };
-  DT_ASSIGN_OR_RETURN(const auto children,
-                      Children::Spawn(config.num_ranks, arguments, config.ToJson(), logs->path()));
+  DT_ASSIGN_OR_RETURN(const auto children, Children::Spawn(0, config.num_ranks, arguments,
+                                                           config.ToJson(), logs->path()));
   BenchEvents events;
   Follower follower(&events);
   while (children->any_running() && !follower.settled()) {

@@ -120,7 +120,7 @@ class RefusedInput(Cli):
         for arguments, given in (([], ""), (["fly"], "fly: ")):
             code, out, err = self.run_cli(*arguments)
             self.assertEqual((code, out), (1, ""))
-            self.assertEqual(err, f"dynatrain: {given}give a command: plan, train, import, export, switch, status\n")
+            self.assertEqual(err, f"dynatrain: {given}give a command: plan, simulate, train, bench, import, export, switch, status\n")
         code, out, err = self.run_cli("train", "--help")
         self.assertEqual((code, err), (0, ""))
         self.assertIn("--save-every", out)

@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/base/text.h"
 
 namespace dynatrain::apps {
@@ -99,6 +100,12 @@ CLI::Option* AddChoice(CLI::App& app, const std::string& flag, std::string& valu
                                       : fmt::format("give {}", fmt::join(choices, " or "));
         return fmt::format("{} {}: {}", flag, Shortened(text), right);
       });
+}
+
+ByteCount ReadBytes(const std::string& flag, const std::string& text) {
+  const Result<ByteCount> bytes = ParseBytes(flag, text);
+  if (!bytes.ok()) throw CLI::ValidationError(flag, std::string(bytes.status().message()));
+  return *bytes;
 }
 
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, int argc,

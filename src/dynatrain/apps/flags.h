@@ -10,6 +10,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "dynatrain/base/types.h"
+
 namespace dynatrain::apps {
 
 // Right are the numbers of low to high, whole ones unless Number is double. `unit`: a word for what
@@ -38,6 +40,17 @@ CLI::Option* AddNumber(CLI::App& app, const std::string& flag, Value& value, Ran
 // A flag with one of `choices`; another value is a CLI::ValidationError.
 CLI::Option* AddChoice(CLI::App& app, const std::string& flag, std::string& value,
                        std::vector<std::string> choices, const std::string& help);
+
+// As ParseBytes (byte_count.h), but an error is thrown as a CLI::ValidationError.
+ByteCount ReadBytes(const std::string& flag, const std::string& text);
+
+// A flag with such a number of bytes, that goes to `value`, which outlives `app`.
+template <class Value>
+CLI::Option* AddBytes(CLI::App& app, const std::string& flag, Value& value,
+                      const std::string& help) {
+  return app.add_option_function<std::string>(
+      flag, [flag, &value](const std::string& text) { value = ReadBytes(flag, text); }, help);
+}
 
 // One line about arguments that could not be read: "dynatrain train: --model is missing: ...".
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, int argc,

@@ -64,7 +64,7 @@ class PlanCommand(Cli):
         many = ["plan", "--model", "micro-llama", "--from", "dp=4096", "--to", "dp=4096", "--no-programs", "--json"]
         code, out, err = self.run_cli(*many)
         self.assertEqual((code, json.loads(out)["moved_bytes"]), (0, 0))
-        self.assertEqual(err, "dynatrain plan: planning 4096 ranks, which takes a while\n")
+        self.assertEqual(err, "dynatrain: planning 4096 ranks, which takes a while\n")
 
     def test_refusals(self):
         base = ["plan", "--model", "tiny-moe", *LAYOUTS]

@@ -40,8 +40,7 @@ const facts = [['moved', bytes(s.moved_bytes)], ['between nodes', bytes(s.cross_
   bytes(s.max_rank_out_bytes)], ['fullest node in / out', bytes(s.max_node_in_bytes) + ' / ' +
   bytes(s.max_node_out_bytes)], ['fullest link', s.fullest_link_seconds.toFixed(4) + ' s'],
   ['no plan is faster than', s.bound_seconds.toFixed(4) + ' s']];
-if (s.predicted_seconds !== null) facts.push(['predicted' + (s.relayed_bytes > 0 && !s.programs_relay
-  ? ', without relays' : ''], s.predicted_seconds.toFixed(4) + ' s'],
+if (s.predicted_seconds !== null) facts.push(['predicted', s.predicted_seconds.toFixed(4) + ' s'],
   ['extra memory of a rank, at most', bytes(s.peak_extra_bytes)]);
 for (const [k, v] of facts) { const r = document.getElementById('facts').insertRow();
   r.insertCell().textContent = k; const c = r.insertCell(); c.textContent = v; c.className = 'n'; }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "dynatrain/base/status.h"
 #include "dynatrain/models/config.h"
 #include "dynatrain/planner/plan.h"
@@ -22,10 +24,13 @@ struct PlanInputs {
   std::string dtype = "bf16";
 };
 
-// Errors name flag and value.
+// Their flags: --model, --from, --to, --topology, --roles, --dtype. `inputs` outlives `app`.
+void AddPlanInputs(CLI::App& app, PlanInputs* inputs);
+
+// Errors name flag and value. Tells on standard error if so many ranks are to be planned that it takes a while.
 Result<planner::PlanRequest> MakePlanRequest(const PlanInputs& inputs);
 
-// Its parts. `num_ranks`: what there is; none: no limit.
+// Its parts. `num_ranks`: what there is; none: no limit but that of a plan of every rank, 16384.
 Result<std::vector<vps::KindSpec>> KindsOf(const std::string& dtype);
 Result<vps::Layout> PlannedLayout(const std::string& flag, const std::string& spec,
                                   const models::ModelConfig& model,

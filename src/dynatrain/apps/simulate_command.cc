@@ -2,11 +2,12 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
-#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/apps/commands.h"
+#include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/format.h"
 #include "dynatrain/apps/plan_request.h"
 #include "dynatrain/engine/plan_by_cost.h"
@@ -22,7 +23,7 @@ constexpr size_t kEntriesShown = 12;
 struct SimulateFlags {
   PlanInputs inputs;
   std::string mode = "keep";
-  std::string budget;
+  std::optional<ByteCount> budget;
   std::string verify = "moved";
   std::string relays = "auto";
   bool timeline = false;
@@ -34,26 +35,15 @@ struct Simulated : engine::SimulatedPlan {
 };
 
 void AddFlags(CLI::App& app, SimulateFlags* flags) {
-  PlanInputs& inputs = flags->inputs;
-  app.add_option("--model", inputs.model,
-                 "a preset (llama2-70b, ...) or a Hugging Face config.json")
-      ->required();
-  app.add_option("--from", inputs.from, "the layout now, such as tp=8,pp=4,dp=4,zero=1")
-      ->required();
-  app.add_option("--to", inputs.to, "the layout to change to")->required();
-  app.add_option("--topology", inputs.topology, "a800x16, h100x16, local, or a JSON file")
+  AddPlanInputs(app, &flags->inputs);
+  AddChoice(app, "--mode", flags->mode, {"keep", "stream"}, "keep or stream")
       ->capture_default_str();
-  app.add_option("--roles", inputs.roles,
-                 "identity, or free: choose which rank takes which part, and which ranks stay")
+  AddBytes(app, "--budget", flags->budget,
+           "most extra memory of a rank, such as 2GiB (default: no limit)");
+  AddChoice(app, "--verify", flags->verify, {"off", "moved", "full"}, "off, moved or full")
       ->capture_default_str();
-  app.add_option("--dtype", inputs.dtype, "of parameters: bf16 (with fp32 masters) or fp32")
-      ->capture_default_str();
-  app.add_option("--mode", flags->mode, "keep or stream")->capture_default_str();
-  app.add_option("--budget", flags->budget,
-                 "most extra memory of a rank, such as 2GiB (default: no limit)");
-  app.add_option("--verify", flags->verify, "off, moved or full")->capture_default_str();
-  app.add_option("--relays", flags->relays,
-                 "on: pieces enter a node once and go on inside it; off; auto: whatever is faster")
+  AddChoice(app, "--relays", flags->relays, {"auto", "on", "off"},
+            "on: pieces enter a node once and go on inside it; off; auto: whatever is faster")
       ->capture_default_str();
   app.add_flag("--timeline", flags->timeline,
                "tell what each rank did when: the slowest rank's longest entries, all in JSON");
@@ -83,15 +73,11 @@ Result<Simulated> RunSimulation(const SimulateFlags& flags) {
   engine::CompileOptions compile;
   DT_ASSIGN_OR_RETURN(compile.mode, engine::ParseMode(flags.mode));
   DT_ASSIGN_OR_RETURN(const engine::Verify verify, engine::ParseVerify(flags.verify));
-  std::optional<ByteCount> budget;
-  if (!flags.budget.empty()) {
-    DT_ASSIGN_OR_RETURN(budget, ParseBytes("--budget", flags.budget));
-  }
   DT_ASSIGN_OR_RETURN(const engine::Relays relays, engine::ParseRelays(flags.relays));
   engine::SimulationOptions options = engine::SimulationOptionsOf(request.topology, verify);
   options.timeline = flags.timeline;
   DT_ASSIGN_OR_RETURN(static_cast<engine::SimulatedPlan&>(result),
-                      engine::PlanByCost(request, relays, compile, budget, options));
+                      engine::PlanByCost(request, relays, compile, flags.budget, options));
   result.bound_seconds = result.plan->bound.Seconds(request.topology);
   return result;
 }

@@ -7,7 +7,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dynatrain/apps/byte_count.h"
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/directory_lock.h"
 #include "dynatrain/apps/flags.h"
@@ -37,7 +36,6 @@ struct TrainFlags {
   JobConfig config;
   std::optional<int32_t> nproc;  // none: as many as the layouts need
   std::vector<std::string> switches;
-  std::string budget;
   std::string transport = "gloo";
   std::string interface;
   std::string host;
@@ -108,8 +106,8 @@ void AddFlags(CLI::App& app, TrainFlags* flags) {
             "of switches: keep (the old state stays until commit) or stream (it goes phase by "
             "phase: little extra memory, no way back)")
       ->capture_default_str();
-  app.add_option("--budget", flags->budget,
-                 "most extra memory of a rank in a switch, such as 64MiB (default: no limit)");
+  AddBytes(app, "--budget", config.budget,
+           "most extra memory of a rank in a switch, such as 64MiB (default: no limit)");
   AddChoice(app, "--verify", config.verify, {"off", "moved", "full"},
             "of switches: off, moved or full")
       ->capture_default_str();
@@ -206,9 +204,6 @@ Status Train(TrainFlags& flags) {
   DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
   if (!node.first()) return LaunchFurther(node, flags.log_directory);
   DT_RETURN_IF_ERROR(CheckUtf8(config));
-  if (!flags.budget.empty()) {
-    DT_ASSIGN_OR_RETURN(config.budget, ParseBytes("--budget", flags.budget));
-  }
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));
