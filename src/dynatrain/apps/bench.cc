@@ -38,6 +38,18 @@ Spread SpreadOf(const std::map<int32_t, std::map<RankId, json>>& passes) {
   return {Median(seconds), *std::ranges::min_element(seconds), *std::ranges::max_element(seconds)};
 }
 
+// Of all ranks together.
+double MedianCpu(const std::map<int32_t, std::map<RankId, json>>& passes) {
+  std::vector<double> seconds;
+  for (const auto& [pass, ranks] : passes) {
+    if (pass == 0) continue;
+    double sum = 0;
+    for (const auto& [rank, event] : ranks) sum += event.at("cpu").get<double>();
+    seconds.push_back(sum);
+  }
+  return Median(seconds);
+}
+
 double Took(const json& run) { return run.at("end").get<double>() - run.at("begin").get<double>(); }
 
 std::map<std::string, double> SharesOfSlowest(const BenchEvents& events) {
@@ -157,6 +169,10 @@ Result<BenchFigures> RunBench(const BenchOptions& options) {
   DT_RETURN_IF_ERROR(CheckDigests(events, &figures.digest));
   figures.seconds = SpreadOf(events.runs);
   figures.limit = SpreadOf(events.limits);
+  if (!threads) {
+    figures.cpu_seconds = MedianCpu(events.runs);
+    figures.limit_cpu_seconds = MedianCpu(events.limits);
+  }
   figures.share_seconds = SharesOfSlowest(events);
   figures.measured_peak_extra_bytes = MeasuredPeak(events);
   figures.fitted = Fit(events, setup.verify);

@@ -41,6 +41,8 @@ struct BenchFigures {
   ByteCount fullest_rank_bytes = 0;  // into or out of one rank
   int64_t messages = 0;
   Spread seconds, limit;
+  // Processor time of all ranks: medians over the passes. 0 where ranks share a process.
+  double cpu_seconds = 0, limit_cpu_seconds = 0;
   // Busy time of the slowest rank: medians over the passes.
   std::map<std::string, double> share_seconds;
   ByteCount peak_extra_bytes = 0;           // as stated before, of the rank that needs most

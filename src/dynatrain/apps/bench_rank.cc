@@ -1,6 +1,7 @@
 #include "dynatrain/apps/bench_rank.h"
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,16 @@ constexpr int kPings = 200;
 constexpr uint64_t kDigestKey = 0xb3c4;
 
 double Now() { return ToSeconds(MonotonicClock().Now()); }
+
+// Processor time of all threads of the process, in seconds.
+double CpuSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 // State whose elements tell which they are, equal on all replicas.
 void FillState(const vps::ShardMap& map, RankId rank, engine::StateBuffers* state) {
@@ -236,9 +247,12 @@ Status BenchRank::MeasureRates() {
 
 Status BenchRank::MeasureLimit(int32_t pass) {
   DT_RETURN_IF_ERROR(Meet());
+  const double cpu_began = CpuSeconds();
   const double began = Now();
   DT_RETURN_IF_ERROR(wire_.exchange_raw(raw_out_, &raw_in_));
-  tell_("limit", {{"pass", pass}, {"begin", began}, {"end", Now()}});
+  const double ended = Now();
+  tell_("limit",
+        {{"pass", pass}, {"begin", began}, {"end", ended}, {"cpu", CpuSeconds() - cpu_began}});
   return Status::Ok();
 }
 
@@ -265,6 +279,7 @@ Status BenchRank::MeasureRun(int32_t pass) {
   ::malloc_trim(0);
   DT_RETURN_IF_ERROR(ResetPeakMemory());
   DT_RETURN_IF_ERROR(Meet());
+  const double cpu_began = CpuSeconds();
   const double began = Now();
   DT_ASSIGN_OR_RETURN(
       const engine::ExecutionReport report,
@@ -278,7 +293,8 @@ Status BenchRank::MeasureRun(int32_t pass) {
                 {"unpack", ToSeconds(report.unpack)},
                 {"copy", ToSeconds(report.copy)},
                 {"check", ToSeconds(report.check)},
-                {"memory", ToSeconds(report.memory)}};
+                {"memory", ToSeconds(report.memory)},
+                {"cpu", CpuSeconds() - cpu_began}};
   DT_ASSIGN_OR_RETURN(const ProcessMemory after, ReadProcessMemory());
   if (wire_.own_process) {
     const ByteCount old_bytes = SumOfBytes(program_.old_buffers);

@@ -31,10 +31,11 @@ using ConnectWire = std::function<Result<BenchWire>(const std::vector<RankId>& r
 
 // What a rank tells: an event's name and fields.
 //   rates   {bytes, copy_s, check_s, latency_s, message_s}   bytes packed and hashed, all at once
-//   limit   {pass, begin, end}                                     seconds of the monotonic clock
-//   run     {pass, begin, end, pack, wire, unpack, copy, check, memory, measured_peak_extra_bytes}
+//   limit   {pass, begin, end, cpu}                                seconds of the monotonic clock
+//   run     {pass, begin, end, pack, wire, unpack, copy, check, memory, cpu,
+//            measured_peak_extra_bytes}
 //   digest  {before: [digest, replica], after: ...}                       of the first pass
-// pass 0 is not counted.
+// cpu is processor time of the process. pass 0 is not counted.
 using Tell = std::function<void(std::string_view name, nlohmann::json fields)>;
 
 Status RunBenchRank(const BenchConfig& config, RankId rank, const ConnectWire& connect,

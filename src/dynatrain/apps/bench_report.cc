@@ -45,6 +45,8 @@ json FiguresAsJson(const BenchFigures& figures) {
       {"limit_seconds_min", figures.limit.least},
       {"limit_seconds_max", figures.limit.most},
       {"achieved_over_limit", Ratio(figures.seconds.median, figures.limit.median)},
+      {"cpu_seconds", figures.cpu_seconds},
+      {"limit_cpu_seconds", figures.limit_cpu_seconds},
       {"peak_extra_bytes", figures.peak_extra_bytes},
       {"measured_peak_extra_bytes",
        OrNull(figures.measured_peak_extra_bytes >= 0, figures.measured_peak_extra_bytes)},
@@ -76,6 +78,10 @@ std::string FiguresAsText(const BenchFigures& figures) {
   line("time", SpreadText(figures.seconds));
   line("limit", SpreadText(figures.limit) + ", raw exchange of the same bytes");
   line("time / limit", fmt::format("{:.2f}", Ratio(figures.seconds.median, figures.limit.median)));
+  if (figures.cpu_seconds > 0)
+    line("processor time", fmt::format("{} of all ranks, {:.2f} of the raw exchange's",
+                                       FormatSeconds(figures.cpu_seconds),
+                                       Ratio(figures.cpu_seconds, figures.limit_cpu_seconds)));
   std::string shares;
   for (const auto& [share, seconds] : figures.share_seconds) {
     shares += fmt::format("{}{} {} ({:.0f} %)", shares.empty() ? "" : ", ", share,

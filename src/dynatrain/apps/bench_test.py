@@ -10,8 +10,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cli_test_support import Cli, main
 
 MIB = 1 << 20
-# What a process takes beside state: Gloo's buffers, the heap, the kernel's own rounding.
-SMALL = 6 * MIB
 
 # Ranks, old and new layout; none of one shape.
 WORLDS = [
@@ -62,7 +60,7 @@ class Bench(Cli):
         self.assertGreater(result["state_bytes"], 3 / 2 * 256 * MIB)  # two thirds are moments
         self.assertGreater(result["phases"], 1)
         self.assertLessEqual(result["peak_extra_bytes"], 16 * MIB)
-        self.assertLessEqual(result["measured_peak_extra_bytes"], 16 * MIB + SMALL)
+        self.assertLessEqual(result["measured_peak_extra_bytes"], result["peak_extra_bytes"])
 
     def test_a_budget_that_cannot_work_is_refused_with_the_smallest_that_would(self):
         arguments = ["bench", "--model", "llama2-7b", "--state", "32MiB", "--from", "dp=2,zero=1", "--to", "tp=2", "--mode",

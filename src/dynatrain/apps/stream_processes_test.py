@@ -32,6 +32,16 @@ class Streaming(Cli):
         for step, loss in losses(static).items():
             self.assertAlmostEqual(losses(elastic)[step], loss, delta=2e-5 * loss, msg=f"step {step}")
 
+    def test_parameters_are_derived_from_masters_that_stream(self):
+        # Digests tell that what is computed has the bits of what would have been moved.
+        lines = self.train("--layout", "dp=2,zero=1", "--steps", "120", "--dtype", "bf16", "--derive", "--verify", "full",
+                           "--nproc", "4", "--mode", "stream", "--switch", "3:dp=4", "--switch", "60:tp=2,dp=1")
+        reports = events(lines, "switch")
+        self.assertEqual([report["outcome"] for report in reports], ["committed"] * 2, reports)
+        for report in reports:
+            self.assertEqual(report["digest_before"], report["digest_after"], report)
+            self.assertNotEqual(report["digest_before"], 0, report)
+
     def test_a_budget_that_cannot_work_is_refused_with_the_smallest_that_would(self):
         switch = ["--layout", "dp=2,zero=1", "--steps", "60", "--nproc", "2", "--mode", "stream", "--switch", "2:tp=2"]
         (report,) = events(self.train(*switch, "--budget", "1000"), "switch")

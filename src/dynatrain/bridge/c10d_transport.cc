@@ -16,10 +16,12 @@ namespace {
 using transport::OpId;
 using transport::Tag;
 
+// Lengths in place are 1 to 7 times the first or the second, or the third.
 constexpr size_t kSmallest = size_t{64} << 10;
-// Tags of a message: its head, then one for each length in place, kSmallest << (index - 1).
-constexpr int kTagsPerMessage = 8;
-constexpr size_t kLargest = kSmallest << (kTagsPerMessage - 2);
+constexpr size_t kMiddle = 8 * kSmallest;
+constexpr size_t kLargest = 8 * kMiddle;
+// Tags of a message: its head, then one for each length in place.
+constexpr int kTagsPerMessage = 16;
 constexpr uint64_t kMagic = 0x64796e617472616e;
 
 struct Header {
@@ -125,11 +127,15 @@ void C10dTransport::Post(Operation& op, int position) {
     post(op.head.get(), kLongestHead, 0);
   }
   std::byte* at = op.data;
-  size_t left = op.bytes - tail;
-  int index = kTagsPerMessage - 1;
-  for (size_t length = kLargest; length >= kSmallest; length /= 2, --index) {
-    for (; left >= length; at += length, left -= length) post(at, length, index);
+  std::byte* const end = at + (op.bytes - tail);
+  for (; end - at >= static_cast<std::ptrdiff_t>(kLargest); at += kLargest) post(at, kLargest, 15);
+  const auto left = static_cast<size_t>(end - at);
+  if (const size_t count = left / kMiddle; count > 0) {
+    post(at, count * kMiddle, 7 + static_cast<int>(count));
+    at += count * kMiddle;
   }
+  if (const size_t count = left % kMiddle / kSmallest; count > 0)
+    post(at, count * kSmallest, static_cast<int>(count));
 }
 
 C10dTransport::Head C10dTransport::TakeHead() {

@@ -131,7 +131,7 @@ struct ProgramStats {
   ByteCount peak_extra_bytes = 0;
 };
 
-inline constexpr int32_t kDefaultWindow = 8;
+inline constexpr int32_t kDefaultWindow = 16;
 inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 // Fragments from this size on are runs of their own.
 inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
