@@ -18,7 +18,6 @@ struct Asked {
   std::string from = "tp=1,pp=2,dp=4,ep=4,zero=1";
   std::string to = "tp=3,pp=1,dp=4,ep=2,zero=1,zero_order=reverse-contiguous";
   int32_t ranks_per_node = 4;
-  bool relays = true;
   bool derive = false;
   engine::Mode mode = engine::Mode::kKeep;
   std::optional<ByteCount> budget = std::nullopt;
@@ -36,7 +35,7 @@ Result<PlanReport> MakeReport(const Asked& asked) {
                              .ranks_per_node = asked.ranks_per_node,
                              .intra_node_bytes_per_s = 1e9,
                              .inter_node_bytes_per_s = 5e8};
-  report.request.options.relays = asked.relays;
+  report.request.options.relays = true;
   report.request.options.derive = asked.derive;
   DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));
   DT_ASSIGN_OR_RETURN(report.programs,
@@ -63,24 +62,15 @@ TEST(PlanReport, JsonHasTheFiguresOfPlanAndPrograms) {
   EXPECT_GE(json["predicted_seconds"].get<double>(), totals.bound_seconds);
 }
 
-// Figures of programs that do not do what the plan does are told to be that, and only those.
-TEST(PlanReport, SaysWhatTheFiguresLeaveOutAndAssume) {
+TEST(PlanReport, SaysWhatIsAssumedOfATopology) {
   Asked asked;
   auto report = MakeReport(asked);
   ASSERT_TRUE(report.ok());
-  EXPECT_THAT(ReportAsText(*report), HasSubstr("without the relays of the plan"));
   EXPECT_THAT(ReportAsText(*report), Not(HasSubstr("assumed")));
   report->request.topology.assumed = {{"latency_s", 1e-5}};
   EXPECT_THAT(ReportAsText(*report),
               HasSubstr("assumed, as the topology does not tell: latency_s 1e-05"));
   EXPECT_EQ(ReportAsJson(*report)["assumed"]["latency_s"], 1e-5);
-  asked.relays = false;
-  report = MakeReport(asked);
-  ASSERT_TRUE(report.ok());
-  EXPECT_EQ(ReportAsJson(*report)["relayed_bytes"], 0);
-  EXPECT_EQ(ReportAsJson(*report)["programs_cross_node_bytes"],
-            report->plan->totals.cross_node_bytes);
-  EXPECT_THAT(ReportAsText(*report), Not(HasSubstr("without the relays")));
 }
 
 TEST(PlanReport, ABudgetMeansPhasesOrARefusalThatNamesTheLeast) {
