@@ -182,7 +182,13 @@ bool SimRank::TakeError(const Status& status) {
   state_gone_ = job_.script.mode == engine::Mode::kStream;
   if (job_.scheduler.killed(rank_) || status.code() != StatusCode::kDataLoss) return false;
   const int64_t id = job_.LostSwitch();
-  if (id == 0 && status.message().find("taken for dead") == std::string::npos)
+  // Whoever gave memory back while the others, who had not, took it for dead and went on, is as good
+  // as dead. Only what holds a rank up makes it so.
+  const SimScript& script = job_.script;
+  const bool held_up = !script.faults.empty() || script.impatience > 0;
+  taken_for_dead =
+      id == 0 && held_up && status.message().find("taken for dead") != std::string::npos;
+  if (id == 0 && !taken_for_dead)
     job_.Violation("rank {} ends as if state were lost: {}", rank_, status.message());
   if (id != 0) outcomes[id] = Outcome::kLost;
   return false;

@@ -32,6 +32,7 @@ class SimRank final : public Host {
   bool ended = false;                   // Run has returned
   bool leaving = false;                 // its agent is being stopped
   std::map<int64_t, Outcome> outcomes;  // by epoch or id, as the agent told them
+  bool taken_for_dead = false;          // ended because the others rolled back without it
 
  private:
   struct Token;

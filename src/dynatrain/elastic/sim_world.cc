@@ -232,7 +232,8 @@ void SimJob::CheckLoss() {
 void SimJob::CheckEnd() {
   bool deaths = false;
   for (RankId rank = 0; rank < script.num_ranks; ++rank) {
-    deaths = deaths || scheduler.killed(rank) || server.Lost(rank);
+    deaths = deaths || scheduler.killed(rank) || server.Lost(rank) ||
+             ranks[static_cast<size_t>(rank)]->taken_for_dead;
     result.steps_of_rank[rank] = steps_of_rank_[static_cast<size_t>(rank)];
     if (scheduler.killed(rank) || server.Lost(rank)) ++result.deaths;
     for (const auto& [id, outcome] : ranks[static_cast<size_t>(rank)]->outcomes) {
