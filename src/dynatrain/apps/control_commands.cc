@@ -45,17 +45,24 @@ std::string PendingText(const json& pending) {
 }
 
 // Waits until the job has decided the switch; kDeadlineExceeded after `timeout` seconds (the job
-// may still carry it out).
+// may still carry it out), kUnavailable if the job ends before it tells.
 Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double timeout) {
   Clock& clock = MonotonicClock();
   const TimePoint deadline =
       clock.Now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   std::string last;
   while (clock.Now() < deadline) {
-    DT_ASSIGN_OR_RETURN(const json state, ControlGet(job, fmt::format("/switch/{}", id)));
-    if (state.value("state", "") == "done")
-      return elastic::SwitchReport::FromJson(state["report"].dump());
-    if (state.contains("pending")) last = " (" + PendingText(state["pending"]) + ")";
+    const Result<json> state = ControlGet(job, fmt::format("/switch/{}", id));
+    if (!state.ok() && state.status().code() == StatusCode::kUnavailable) {
+      return Unavailable(
+          "switch {} was asked for, but the job at {} ended or went silent before it told the "
+          "outcome{}; what the job itself printed last, or its --json lines, tell it",
+          id, job.ToString(), last);
+    }
+    DT_RETURN_IF_ERROR(state.status());
+    if (state->value("state", "") == "done")
+      return elastic::SwitchReport::FromJson((*state)["report"].dump());
+    if (state->contains("pending")) last = " (" + PendingText((*state)["pending"]) + ")";
     clock.SleepUntil(clock.Now() + kAskInterval);
   }
   return DeadlineExceeded(
@@ -74,6 +81,9 @@ Status RunSwitch(const SwitchFlags& flags) {
   }
   DT_ASSIGN_OR_RETURN(const elastic::SwitchReport report, AwaitReport(job, id, flags.timeout));
   std::printf("%s\n", flags.json ? report.ToJson().c_str() : SwitchTable({report}).c_str());
+  if (report.outcome == elastic::Outcome::kLost) {
+    return DataLoss("switch {} is lost, and with it the job's state: {}", id, report.reason);
+  }
   if (report.outcome != elastic::Outcome::kCommitted) {
     return Aborted("switch {} was rolled back, the job goes on in {}: {}", id, report.from,
                    report.reason);

@@ -28,6 +28,7 @@
 namespace dynatrain::apps {
 namespace {
 
+using elastic::Outcome;
 using nlohmann::json;
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(100);
@@ -112,7 +113,7 @@ class Job {
   void OnParsedEvent(RankId rank, const std::string& line, const json& event);
   void OnStep(const json& event);
   void OnSwitch(const std::string& line);
-  bool WasCommitted(int64_t id);
+  elastic::Settlement OutcomeOf(int64_t id);
   void ReportUndone(const Status& job);
   Result<int64_t> RequestSwitch(const std::string& spec);
   Result<json> SwitchState(int64_t id);
@@ -302,8 +303,8 @@ void Job::OnParsedEvent(RankId rank, const std::string& line, const json& event)
   }
   if (name == "save_failed") {
     save_failure_ = event.value("message", "unknown");
-    progress_.Note(fmt::format("could not save step {}, training goes on: {}",
-                               event.value("step", 0), save_failure_));
+    progress_.Note(
+        fmt::format("could not save step {}: {}", event.value("step", 0), save_failure_));
   }
   if (name == "resumed") {
     progress_.Note(fmt::format("resumed step {} from {} in {}", event.value("step", 0),
@@ -331,15 +332,15 @@ void Job::OnSwitch(const std::string& line) {
     return;
   }
   reports_[report->id] = *report;
-  if (report->outcome == elastic::Outcome::kCommitted && !report->reason.empty()) {
+  if (report->outcome == Outcome::kCommitted && !report->reason.empty()) {
     progress_.Note(fmt::format("switch {} after step {}: {} -> {}; {}", report->id, report->step,
                                report->from, report->to, report->reason));
-  } else if (report->outcome == elastic::Outcome::kCommitted) {
+  } else if (report->outcome == Outcome::kCommitted) {
     progress_.Note(fmt::format("switch {} after step {}: {} -> {}, pause {}, moved {}", report->id,
                                report->step, report->from, report->to,
                                FormatSeconds(report->pause_seconds),
                                FormatBytes(report->moved_bytes)));
-  } else if (report->outcome == elastic::Outcome::kLost) {
+  } else if (report->outcome == Outcome::kLost) {
     progress_.Note(
         fmt::format("switch {} to {} is lost: {}", report->id, report->to, report->reason));
   } else {
@@ -348,11 +349,17 @@ void Job::OnSwitch(const std::string& line) {
   }
 }
 
-// Whether the switch was made, as far as the store still tells.
-bool Job::WasCommitted(int64_t id) {
-  const Result<std::optional<std::string>> decision =
-      store_->TryGet(elastic::SwitchKey(id, "decision"));
-  return decision.ok() && decision->has_value() && elastic::Decision::FromText(**decision).commit;
+// How a switch that nobody reported ended, as far as the store still tells.
+elastic::Settlement Job::OutcomeOf(int64_t id) {
+  const auto told = [&](std::string_view name) {
+    const auto text = store_->TryGet(elastic::SwitchKey(id, name));
+    return text.ok() ? *text : std::nullopt;
+  };
+  const auto decision = told("decision");
+  if (decision && elastic::Decision::FromText(*decision).commit) return {Outcome::kCommitted, {}};
+  if (const auto outcome = told("outcome")) return elastic::Settlement::FromText(*outcome);
+  // In mode stream, from `moving` on, ranks may have given memory back.
+  return {told("moving") ? Outcome::kLost : Outcome::kRolledBack, {}};
 }
 
 // What was asked for and not reported is told like any other outcome.
@@ -365,16 +372,18 @@ void Job::ReportUndone(const Status& job) {
     report.requested_step = request.requested_step;
     report.from = layout_;
     report.to = request.spec;
-    if (WasCommitted(id)) {
-      report.outcome = elastic::Outcome::kCommitted;
+    const elastic::Settlement settled = OutcomeOf(id);
+    report.outcome = settled.outcome;
+    report.lost = settled.lost;
+    if (settled.outcome == Outcome::kCommitted) {
       if (layout_ == request.spec) {
         report.from = previous_layout_;
         report.step = last_old_step_;
       }
       report.reason = "the job ended before its costs were told";
     } else {
-      report.reason =
-          job.ok() ? "the job ended before all ranks were prepared" : "the job was ended first";
+      report.reason = job.ok() ? std::string("the job ended before all ranks were prepared")
+                               : fmt::format("the job was ended first: {}", job.message());
     }
     json line = json::parse(report.ToJson());
     line["event"] = "switch";
