@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "dynatrain/apps/bench_run.h"
+#include "dynatrain/apps/format.h"
+#include "dynatrain/apps/memory_need.h"
 #include "dynatrain/engine/plan_programs.h"
 #include "dynatrain/vps/digest.h"
 
@@ -141,6 +143,24 @@ void AddStated(const engine::PlanPrograms& programs, BenchFigures* figures) {
   figures->peak_extra_bytes = programs.peak_extra_bytes;
 }
 
+// Old and new state of all ranks are in memory at once.
+Status CheckMemory(const BenchSetup& setup) {
+  ByteCount needed = 0;
+  for (const vps::Layout* layout : {&setup.request.from, &setup.request.to}) {
+    DT_ASSIGN_OR_RETURN(const auto map, vps::LayoutShardMap::Make(setup.request.catalog, *layout));
+    for (const RankId rank : layout->Ranks()) {
+      for (const vps::Buffer& buffer : map->BuffersOf(rank)) needed += buffer.bytes();
+    }
+  }
+  DT_ASSIGN_OR_RETURN(const ByteCount available, AvailableMemory());
+  if (needed <= available) return Status::Ok();
+  return ResourceExhausted(
+      "not enough memory: the old and the new state of all ranks take {}, {} is available; right "
+      "is "
+      "a smaller --state, or fewer replicas",
+      FormatBytes(needed), FormatBytes(available));
+}
+
 }  // namespace
 
 void BenchEvents::Add(RankId rank, std::string_view name, const json& fields) {
@@ -154,6 +174,7 @@ Result<BenchFigures> RunBench(const BenchOptions& options) {
   BenchOptions agreed = options;
   BenchFigures figures;
   DT_ASSIGN_OR_RETURN(const BenchSetup setup, BenchSetup::Make(options.config));
+  DT_RETURN_IF_ERROR(CheckMemory(setup));
   DT_ASSIGN_OR_RETURN(const auto plan, planner::MakePlan(setup.request));
   std::optional<ByteCount> budget;
   if (options.config.budget >= 0) budget = options.config.budget;

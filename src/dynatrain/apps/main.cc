@@ -32,5 +32,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", dynatrain::apps::UsageError(app, error, argc, argv).c_str());
     return 1;
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fputs("dynatrain: standard output cannot be written\n", stderr);
+    return 1;
+  }
   return exit_code;
 }

@@ -64,11 +64,15 @@ Result<ByteCount> MemAvailable(std::string_view meminfo) {
   return kib * 1024;
 }
 
-Result<std::string> CheckMemory(const JobConfig& config, const JobSetup& setup, RankId first,
-                                int32_t count) {
+Result<ByteCount> AvailableMemory() {
   std::ifstream file("/proc/meminfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  DT_ASSIGN_OR_RETURN(const ByteCount available, MemAvailable(text));
+  return MemAvailable(text);
+}
+
+Result<std::string> CheckMemory(const JobConfig& config, const JobSetup& setup, RankId first,
+                                int32_t count) {
+  DT_ASSIGN_OR_RETURN(const ByteCount available, AvailableMemory());
   std::vector<std::string> specs = {config.layout};
   for (const ScheduledSwitch& scheduled : config.switches) specs.push_back(scheduled.spec);
   const ByteCount processes = count * kProcessBytes;

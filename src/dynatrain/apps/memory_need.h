@@ -26,6 +26,9 @@ MemoryNeed NeedOf(const JobSetup& setup, const vps::LayoutShardMap& map, RankId 
 // MemAvailable of /proc/meminfo text, in bytes; kNotFound if it is not told.
 Result<ByteCount> MemAvailable(std::string_view meminfo);
 
+// MemAvailable of this machine.
+Result<ByteCount> AvailableMemory();
+
 // A line that tells what the ranks of this machine need, `count` from `first` on, and what there is.
 // kResourceExhausted, with the numbers, if a layout of the job needs more than there is even
 // without a switch: the need is a lower bound.

@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -60,6 +61,12 @@ class PlanCommand(Cli):
         self.assertLessEqual(json.loads(self.plan("--json", "--mode", "stream", "--budget", str(least))[0])["peak_extra_bytes"],
                              least)
 
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([self.program, "plan", "--model", "tiny-moe", *LAYOUTS], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (1, "dynatrain: standard output cannot be written\n"))
+
     def test_many_ranks_are_told_to_take_a_while(self):
         many = ["plan", "--model", "micro-llama", "--from", "dp=4096", "--to", "dp=4096", "--no-programs", "--json"]
         code, out, err = self.run_cli(*many)
@@ -73,6 +80,8 @@ class PlanCommand(Cli):
         self.refuse([*base, "--roles", "any"], "any", "identity or free")
         for budget in ("-1", "abc", "1e9", "9223372036854775808", "18446744073709551617", "4 "):
             self.refuse([*base, "--budget", budget], f"--budget {budget}: give ")
+        self.refuse([*base, "--budget", "1GiB", "--no-programs"], "--budget 1073741824 with --no-programs", "give one of both")
+        self.refuse([*base[:-1], "dp=2,ranks=0+100000"], "rank 100000", "0 to 16383")
         self.refuse([*base, "--dtype", "fp8"], "fp8")
         many = ["plan", "--model", "tiny-llama", "--from", "dp=1", "--to"]
         self.refuse([*many, "dp=1000000"], "--to dp=1000000: 1000000 ranks", "at most 16384")

@@ -66,6 +66,11 @@ Status RunPlan(const PlanFlags& flags) {
   PlanReport report;
   report.model = flags.inputs.model;
   DT_ASSIGN_OR_RETURN(report.mode, engine::ParseMode(flags.mode));
+  if (flags.no_programs && flags.budget) {
+    return InvalidArgument(
+        "--budget {} with --no-programs: the programs are what a budget is for; give one of both",
+        *flags.budget);
+  }
   DT_ASSIGN_OR_RETURN(report.request, MakeRequest(flags));
   const TimePoint start = MonotonicClock().Now();
   DT_ASSIGN_OR_RETURN(report.plan, planner::MakePlan(report.request));

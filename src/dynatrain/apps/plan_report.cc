@@ -153,13 +153,13 @@ std::string ReportAsText(const PlanReport& report) {
   const Topology& topology = report.request.topology;
   std::string text = fmt::format(
       "{}: {} -> {}\non {}, planned in {:.3f} s\n"
-      "  moved       {} (bound {}), {} of it between nodes\n"
+      "  moved       {} (bound {}{}), {} of it between nodes\n"
       "  on the wire {}, {} of it passed on inside nodes\n"
       "  kept        {}\n",
       report.model, report.request.from.ToString(), plan.to.ToString(), topology.name,
       report.planning_seconds, FormatBytes(t.moved_bytes), FormatBytes(t.lower_bound_bytes),
-      FormatBytes(t.cross_node_bytes), FormatBytes(t.wire_bytes), FormatBytes(t.relayed_bytes),
-      FormatBytes(t.kept_bytes));
+      t.derived_bytes > 0 ? " without --derive" : "", FormatBytes(t.cross_node_bytes),
+      FormatBytes(t.wire_bytes), FormatBytes(t.relayed_bytes), FormatBytes(t.kept_bytes));
   if (t.derived_bytes > 0) text += fmt::format("  derived     {}\n", FormatBytes(t.derived_bytes));
   text += fmt::format("  fullest     in {}, out {}, in {}, out {}\n",
                       NameOfFullest("rank", t.rank_in), NameOfFullest("rank", t.rank_out),

@@ -50,6 +50,11 @@ Result<vps::Layout> PlannedLayout(const std::string& flag, const std::string& sp
     return InvalidArgument("{}: {} ranks; a plan of every rank is made for at most {}", context,
                            layout->world_size(), kMostRanks);
   }
+  for (const RankId rank : layout->Ranks()) {
+    if (rank < kMostRanks) continue;
+    return InvalidArgument("{}: rank {}; plans are made of ranks 0 to {}", context, rank,
+                           kMostRanks - 1);
+  }
   DT_RETURN_IF_ERROR(models::CheckGeometry(model, *layout).Within(context));
   return layout;
 }

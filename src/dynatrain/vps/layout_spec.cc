@@ -56,6 +56,10 @@ Result<std::vector<RankId>> ParseRanks(std::string_view value) {
     if (static_cast<size_t>(*last - *first) >= kMaxWorldSize - ranks.size()) {
       return InvalidArgument("ranks={}: more than {} ranks", Shortened(value), kMaxWorldSize);
     }
+    if (*last >= kMaxWorldSize) {
+      return InvalidArgument("ranks={}: rank {}; right are 0 to {}", Shortened(value), *last,
+                             kMaxWorldSize - 1);
+    }
     for (int64_t rank = *first; rank <= *last; ++rank) ranks.push_back(static_cast<RankId>(rank));
   }
   return ranks;

@@ -132,6 +132,8 @@ TEST(ParseLayout, RefusesRanksThatDoNotFit) {
             "ranks=3-1: '3-1' is neither a rank nor an ascending range; right is ranks=0-3+6");
   EXPECT_EQ(ErrorOf("ranks=0-3+8", 8), "ranks=0-3+8 names rank 8, the job has ranks 0 to 7");
   EXPECT_EQ(ErrorOf("tp=4,pp=3", 8), "tp=4,pp=3,dp=1 needs 12 ranks, the job has 8");
+  EXPECT_EQ(ErrorOf("ranks=0+2147483647"),
+            "ranks=0+2147483647: rank 2147483647; right are 0 to 1048575");
   EXPECT_EQ(ErrorOf("ranks=0-2147483647"), "ranks=0-2147483647: more than 1048576 ranks");
 }
 
