@@ -97,9 +97,15 @@ Result<std::string> CheckMemory(const JobConfig& config, const JobSetup& setup, 
     return ResourceExhausted(
         "not enough memory: {}; right is a smaller model, fewer replicas (dp) or zero=1", told);
   }
+  const std::string least = FormatBytes(need.total() + processes);
+  if (config.switches.empty()) {
+    return fmt::format(
+        "memory: {} at least, {} while switching to a layout of as much state; {} is available",
+        least, FormatBytes(need.total() + processes + need.state), FormatBytes(available));
+  }
   return fmt::format(
-      "memory: {} at least, {} with the old and the new state of a switch; {} is available",
-      FormatBytes(need.total() + processes), FormatBytes(switching), FormatBytes(available));
+      "memory: {} at least, {} with the old and the new state of a switch; {} is available", least,
+      FormatBytes(switching), FormatBytes(available));
 }
 
 }  // namespace dynatrain::apps
