@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <cstring>
-#include <memory>
 
 namespace dynatrain {
 namespace {
@@ -13,15 +14,17 @@ TEST(ProcessMemory, CountsWhatIsTouchedAndForgetsAnOldPeak) {
   constexpr ByteCount kNear = ByteCount{8} << 20;
   const auto before = ReadProcessMemory();
   ASSERT_TRUE(before.ok()) << before.status().ToString();
-  auto block = std::make_unique_for_overwrite<std::byte[]>(kBytes);
-  std::memset(block.get(), 1, kBytes);
+  // Mapped by hand: an allocator may keep what it is given back, and sanitizers add memory of theirs.
+  void* block = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(block, MAP_FAILED);
+  std::memset(block, 1, kBytes);
   const auto with = ReadProcessMemory();
-  EXPECT_NEAR(static_cast<double>(with->resident - before->resident), kBytes, kNear);
+  EXPECT_GE(with->resident, before->resident + static_cast<ByteCount>(kBytes) - kNear);
   EXPECT_GE(with->peak, with->resident - kNear);
-  block.reset();
+  ASSERT_EQ(::munmap(block, kBytes), 0);
   EXPECT_GE(ReadProcessMemory()->peak, with->resident - kNear) << "a peak stays";
   ASSERT_TRUE(ResetPeakMemory().ok());
-  EXPECT_LE(ReadProcessMemory()->peak, before->resident + kNear);
+  EXPECT_LE(ReadProcessMemory()->peak, with->resident - static_cast<ByteCount>(kBytes) + kNear);
 }
 
 }  // namespace
