@@ -101,7 +101,8 @@ def main():
             sys.exit(f"exit codes {codes}\n" + "\n--\n".join(said))
         events = [json.loads(line) for line in lines.read_text().splitlines()]
         steps = [e["step"] for e in events if e["event"] == "step"]
-        assert steps == list(range(1, 121)), steps
+        # Each once; who tells them changes with the layout, and what another node tells may come a step late.
+        assert sorted(steps) == list(range(1, 121)), steps
         switches = [e for e in events if e["event"] == "switch"]
         assert [s["outcome"] for s in switches] == ["committed"] * 2, switches
         for s in switches:
