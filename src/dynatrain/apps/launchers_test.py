@@ -55,7 +55,7 @@ class SeveralLaunchers(Cli):
         return events(json_lines(self.lines), name)
 
     def assert_trained(self, steps, switches):
-        self.assertEqual([e["step"] for e in self.events("step")], list(range(1, steps + 1)))
+        self.assertEqual(sorted(e["step"] for e in self.events("step")), list(range(1, steps + 1)))  # another launcher's come late
         reports = self.events("switch")
         self.assertEqual([r["outcome"] for r in reports], ["committed"] * switches, reports)
         for report in reports:
