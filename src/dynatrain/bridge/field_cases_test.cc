@@ -1,215 +1,24 @@
 // Cases C17, C18 and C19 in jobs of real processes with a training loop of their own: what each rank
 // holds after each switch is compared element by element with what it must be.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <map>
 #include <random>
 #include <set>
 #include <sstream>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "dynatrain/bridge/elastic_rank.h"
-#include "dynatrain/bridge/fence.h"
-#include "dynatrain/bridge/process_harness.h"
+#include "dynatrain/bridge/testing_loop.h"
 
 namespace dynatrain::bridge {
 namespace {
 
 using nlohmann::json;
-using What = elastic::BoundaryResult::What;
 using Parameters = std::vector<vps::Parameter>;
 
-constexpr int64_t kStepsPerLayout = 3;  // at least
 constexpr Duration kTimeout = std::chrono::seconds(30);
-
-std::string FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(fd);
-  return std::to_string(ntohs(address.sin_port));
-}
-
-// A loop around ElasticRank. Subclasses say what a step does and what must hold.
-class Loop : public elastic::Host {
- public:
-  Loop(const ChildArgs& child, std::string first, std::vector<std::string> switches)
-      : child_(child), first_(std::move(first)), switches_(std::move(switches)) {}
-
-  Status Run(Parameters parameters) {
-    auto catalog = std::make_shared<vps::StateCatalog>();
-    for (vps::Parameter& p : parameters) DT_RETURN_IF_ERROR(catalog->Add(std::move(p)));
-    RankEnvironment environment;
-    environment.rank = child_.rank;
-    environment.num_ranks = child_.ranks;
-    environment.store = {"127.0.0.1", static_cast<uint16_t>(std::stoi(child_.values.at(0)))};
-    environment.serves_store = child_.rank == 0;
-    environment.gloo.interface = "lo";
-    ElasticRankOptions options{.layout = first_};
-    options.switching.verify = engine::Verify::kFull;
-    options.switching.fill = engine::Fill::kNan;
-    options.on_report = [this](const elastic::SwitchReport& report) { CheckReport(report); };
-    DT_ASSIGN_OR_RETURN(rank_, ElasticRank::Join(environment, catalog, this, options));
-    if (rank_->active()) DT_RETURN_IF_ERROR(Begin());
-    while (done_ < switches_.size()) {
-      DT_RETURN_IF_ERROR(StepAndBoundary());
-      DT_RETURN_IF_ERROR(AfterStep());
-    }
-    DT_RETURN_IF_ERROR(AtEnd());
-    if (rank_->speaks()) DT_RETURN_IF_ERROR(rank_->End("all switches made"));
-    rank_.reset();
-    return bad_report_;
-  }
-
-  Status CheckLayout(const vps::Layout&) override { return {}; }
-  Result<std::shared_ptr<void>> Prepare(const elastic::LayoutInstance&) override {
-    return std::shared_ptr<void>(std::make_shared<int>());
-  }
-  std::string JobState() override { return json{{"step", step_}, {"entered", entered_}}.dump(); }
-
- protected:
-  virtual Status Begin() = 0;
-  virtual void Step() = 0;
-  // After each committed switch, on the ranks that are active then.
-  virtual Status Entered(const std::optional<std::string>& role_state) = 0;
-  virtual Status AfterStep() { return {}; }
-  virtual Status AtEnd() { return {}; }
-  // One rank, on a background thread: a switch that was not made.
-  virtual Status RolledBack(const std::string& reason) {
-    return Internal("rolled back: {}", reason);
-  }
-
-  elastic::LayoutInstance& current() { return rank_->current(); }
-  const vps::Layout& layout() { return current().map->layout(); }
-  void CountAsDone() { ++done_; }
-
-  const ChildArgs child_;
-  std::unique_ptr<ElasticRank> rank_;
-  int64_t step_ = 0;
-  std::vector<int64_t> entered_ = {0};  // the last step before each layout, from the first one on
-  const std::string first_;
-  const std::vector<std::string> switches_;
-
- private:
-  Status StepAndBoundary() {
-    if (rank_->active()) {
-      Step();
-      ++step_;
-      const bool due = asked_ <= done_ && step_ >= entered_.back() + kStepsPerLayout;
-      if (rank_->speaks() && due) {
-        asked_ = done_ + 1;
-        DT_RETURN_IF_ERROR(rank_->RequestSwitch(switches_[done_], step_).status());
-      }
-    }
-    DT_ASSIGN_OR_RETURN(const elastic::BoundaryResult boundary, rank_->AtStepBoundary(step_));
-    if (boundary.what == What::kJobEnded) done_ = switches_.size();
-    if (boundary.what != What::kCommitted) return {};
-    ++done_;
-    if (!rank_->active()) return {};  // may have no job state: perhaps it took no part
-    const json state = json::parse(boundary.job_state);
-    step_ = state.at("step").get<int64_t>();
-    entered_ = state.at("entered").get<std::vector<int64_t>>();
-    entered_.push_back(step_);
-    return Entered(boundary.role_state);
-  }
-
-  void CheckReport(const elastic::SwitchReport& report) {
-    const bool same = report.digest_before == report.digest_after && report.replica_check == 0;
-    if (report.outcome != elastic::Outcome::kCommitted) {
-      bad_report_ = RolledBack(report.reason);
-    } else if (!same || report.digest_before == 0) {
-      bad_report_ = Internal("{}", report.ToJson());
-    }
-  }
-
-  size_t done_ = 0;   // switches made
-  size_t asked_ = 0;  // of switches_, by anyone as far as this rank knows
-  Status bad_report_;
-};
-
-int Exit(const Status& status) {
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
-}
-
-// Calls visit(logical row-major index, address) for every element of a shard.
-template <class Visit>
-void ForEachElement(elastic::LayoutInstance& instance, const vps::Shard& shard,
-                    const Visit& visit) {
-  const vps::Box whole = vps::Box::Whole(instance.map->catalog().shape_of(shard.tensor));
-  auto* const data = reinterpret_cast<float*>(instance.state.bytes(shard.buffer).data());
-  vps::Coords at = shard.box.lo();
-  while (true) {
-    int64_t offset = shard.offset;
-    for (int axis = 0; axis < at.dims(); ++axis) {
-      offset += (at[axis] - shard.box.lo()[axis]) * shard.strides[axis];
-    }
-    visit(vps::FlatIndex(whole, at), data + offset);
-    int axis = at.dims() - 1;
-    for (; axis >= 0; --axis) {
-      if (++at[axis] < shard.box.hi()[axis]) break;
-      at[axis] = shard.box.lo()[axis];
-    }
-    if (axis < 0) return;
-  }
-}
-
-// A loop whose state is known: element i of tensor t starts as Start(t, i), and each step adds to it
-// what Gain says of its tensor.
-class CountingLoop : public Loop {
- public:
-  using Loop::Loop;
-
- protected:
-  // Per step; small whole numbers, so that sums are exact.
-  virtual float Gain(const vps::StateCatalog& catalog, vps::TensorId tensor) = 0;
-  // What this rank adds in the layout it is in; equal to Gain in a right program.
-  virtual float GainHere(const vps::Shard& shard) {
-    return Gain(current().map->catalog(), shard.tensor);
-  }
-
-  static float Start(vps::TensorId tensor, int64_t index) {
-    return static_cast<float>(1000 * (tensor + 1) + index);
-  }
-  Status Begin() override {
-    for (const vps::Shard& shard : current().map->ShardsOf(child_.rank)) {
-      ForEachElement(current(), shard,
-                     [&](int64_t i, float* value) { *value = Start(shard.tensor, i); });
-    }
-    return {};
-  }
-  void Step() override {
-    for (const vps::Shard& shard : current().map->ShardsOf(child_.rank)) {
-      const float gain = GainHere(shard);
-      ForEachElement(current(), shard, [gain](int64_t, float* value) { *value += gain; });
-    }
-  }
-  Status Entered(const std::optional<std::string>&) override {
-    const vps::StateCatalog& catalog = current().map->catalog();
-    Status status;
-    for (const vps::Shard& shard : current().map->ShardsOf(child_.rank)) {
-      const float gain = Gain(catalog, shard.tensor) * static_cast<float>(step_);
-      ForEachElement(current(), shard, [&](int64_t i, const float* value) {
-        if (*value == Start(shard.tensor, i) + gain || !status.ok()) return;
-        status = DataLoss("rank {} in {} after step {}: element {} of {} is {}, not {}",
-                          child_.rank, layout().ToString(), step_, i, catalog.NameOf(shard.tensor),
-                          *value, Start(shard.tensor, i) + gain);
-      });
-    }
-    return status;
-  }
-};
 
 // ---- C17
 
@@ -270,8 +79,9 @@ class GroupsByStage : public CountingLoop {
 };
 
 int C17Groups(const ChildArgs& child) {
-  return Exit(GroupsByStage(child, "pp=2,dp=2,zero=1", {"dp=2,zero=1", "pp=2", "dp=1,ranks=3"})
-                  .Run(TwoLayers()));
+  return ExitCodeOf(
+      GroupsByStage(child, "pp=2,dp=2,zero=1", {"dp=2,zero=1", "pp=2", "dp=1,ranks=3"})
+          .Run(TwoLayers()));
 }
 
 // Registered in another order on one rank: refused, and training goes on.
@@ -309,7 +119,7 @@ class OtherOrder : public CountingLoop {
 int C17Order(const ChildArgs& child) {
   Parameters parameters = TwoLayers();
   if (child.rank == 1) std::swap(parameters[0], parameters[1]);
-  return Exit(OtherOrder(child, "dp=2", {"tp=1,dp=1"}).Run(std::move(parameters)));
+  return ExitCodeOf(OtherOrder(child, "dp=2", {"tp=1,dp=1"}).Run(std::move(parameters)));
 }
 
 // ---- C18
@@ -372,10 +182,10 @@ class PresenceLoop : public CountingLoop {
 };
 
 int C18(const ChildArgs& child) {
-  return Exit(PresenceLoop(child, "dp=2,zero=1",
-                           {"dp=3,zero=1", "tp=1,dp=2,zero=1,ranks=2+0",
-                            "dp=3,zero=1,zero_order=reverse-contiguous"})
-                  .Run(Presence()));
+  return ExitCodeOf(PresenceLoop(child, "dp=2,zero=1",
+                                 {"dp=3,zero=1", "tp=1,dp=2,zero=1,ranks=2+0",
+                                  "dp=3,zero=1,zero_order=reverse-contiguous"})
+                        .Run(Presence()));
 }
 
 // ---- C19
@@ -466,17 +276,13 @@ class StreamsLoop : public Loop {
 };
 
 int C19(const ChildArgs& child) {
-  return Exit(StreamsLoop(child, "tp=1,dp=2",
-                          {"tp=2,dp=1", "tp=1,dp=2", "dp=4", "dp=2", "dp=2,ranks=3+2", "dp=4"})
-                  .Run(TwoLayers()));
+  return ExitCodeOf(
+      StreamsLoop(child, "tp=1,dp=2",
+                  {"tp=2,dp=1", "tp=1,dp=2", "dp=4", "dp=2", "dp=2,ranks=3+2", "dp=4"})
+          .Run(TwoLayers()));
 }
 
 // ----
-
-testing::AssertionResult RunJob(const std::string& body, int ranks) {
-  return RunProcesses(
-      {.body = body, .ranks = ranks, .values = {FreePort()}, .deadline = std::chrono::seconds(90)});
-}
 
 TEST(FieldCases, C17GroupsOfAnotherOrderPerStageGoToTheirParameters) {
   EXPECT_TRUE(RunJob("C17Groups", 4));
