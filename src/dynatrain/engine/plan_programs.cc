@@ -1,6 +1,6 @@
 #include "dynatrain/engine/plan_programs.h"
 
-#include <algorithm>
+#include "dynatrain/engine/budget.h"
 
 namespace dynatrain::engine {
 namespace {
@@ -25,28 +25,27 @@ Result<PlanPrograms> CompileAll(const Plan& plan, const Topology& topology,
   return all;
 }
 
-// 1, 2, 3, 4, 6, 8, 12, 16 ..., as FewestPhases tries them.
-int32_t MorePhases(int32_t phases) {
-  const bool power = (phases & (phases - 1)) == 0;
-  return phases + std::max(1, power ? phases / 2 : phases / 3);
-}
-
 // The phases that the ranks agree on by reductions: the fewest with which all of them fit.
 Result<PlanPrograms> CompileWithin(const Plan& plan, const Topology& topology,
                                    CompileOptions options, ByteCount budget) {
-  constexpr int32_t kMostPhases = 1024;
   constexpr int kMostInVain = 4;
+  const int32_t at_least = options.phases;
   ByteCount least = INT64_MAX;
   RankId neediest = -1;
-  for (int in_vain = 0; options.phases <= kMostPhases && in_vain < kMostInVain; ++in_vain) {
+  int in_vain = 0;
+  for (const int32_t phases : PhaseCounts()) {
+    if (phases < at_least) continue;
+    if (in_vain == kMostInVain) break;
+    options.phases = phases;
     DT_ASSIGN_OR_RETURN(PlanPrograms all, CompileAll(plan, topology, options));
     if (all.peak_extra_bytes <= budget) return all;
     if (all.peak_extra_bytes < least) {
       least = all.peak_extra_bytes;
       neediest = all.peak_rank;
-      in_vain = -1;
+      in_vain = 0;
+    } else {
+      ++in_vain;
     }
-    options.phases = MorePhases(options.phases);
   }
   return ResourceExhausted(
       "{} bytes of extra memory are not enough for this switch; {} bytes would do, for rank {}",

@@ -23,10 +23,10 @@ struct PlanPrograms {
   RankId peak_rank = -1;
 };
 
-// Compiles all ranks with the fewest phases, options.phases or more, with which each stays within
-// `budget` bytes of extra memory (none: options.phases as they are): what ranks agree on that call
-// FewestPhases. kResourceExhausted, naming the least budget found that would do and the rank that
-// needs it, if none fits. Pure.
+// Compiles all ranks with the fewest phases of PhaseCounts(), options.phases or more, with which
+// each stays within `budget` bytes of extra memory (none: options.phases as they are): what the
+// ranks of a job agree on by budget.h. kResourceExhausted, naming the least budget found that would
+// do and the rank that needs it, if none fits. Pure.
 Result<PlanPrograms> CompilePlan(const planner::Plan& plan, const planner::Topology& topology,
                                  const CompileOptions& options = {},
                                  std::optional<ByteCount> budget = std::nullopt);

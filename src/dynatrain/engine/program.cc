@@ -280,23 +280,4 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   return program;
 }
 
-Result<int32_t> FewestPhases(const Route& route, const ShardMap& from, const ShardMap& to,
-                             const planner::Topology& topology, const std::vector<RankId>& ranks,
-                             const CompileOptions& options, ByteCount budget) {
-  constexpr int32_t kMostPhases = 1024;
-  CompileOptions tried = options;
-  ByteCount least = INT64_MAX;
-  while (tried.phases <= kMostPhases) {
-    DT_ASSIGN_OR_RETURN(const Program program, Compile(route, from, to, topology, ranks, tried));
-    if (program.stats.peak_extra_bytes <= budget) return tried.phases;
-    least = std::min(least, program.stats.peak_extra_bytes);
-    // 1, 2, 3, 4, 6, 8, 12, 16 ...
-    const bool power = (tried.phases & (tried.phases - 1)) == 0;
-    tried.phases += std::max(1, power ? tried.phases / 2 : tried.phases / 3);
-  }
-  return ResourceExhausted(
-      "rank {}: {} bytes of extra memory are not enough for this switch; {} bytes would do",
-      route.rank, budget, least);
-}
-
 }  // namespace dynatrain::engine

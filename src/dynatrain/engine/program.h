@@ -181,15 +181,6 @@ Result<Program> Compile(const planner::Route& route, const vps::ShardMap& from,
                         const vps::ShardMap& to, const planner::Topology& topology,
                         const std::vector<RankId>& ranks, const CompileOptions& options = {});
 
-// The smallest number of phases, `options.phases` or more, with which this rank stays within
-// `budget` bytes of extra memory. All ranks then take the largest answer of all, compile with it
-// and check that it fits (call again with it otherwise). kResourceExhausted, with the smallest
-// budget that would do, if no number of phases fits.
-Result<int32_t> FewestPhases(const planner::Route& route, const vps::ShardMap& from,
-                             const vps::ShardMap& to, const planner::Topology& topology,
-                             const std::vector<RankId>& ranks, const CompileOptions& options,
-                             ByteCount budget);
-
 // The peers of a program's messages, ascending: the pairs of a transport that are worth warming up.
 std::vector<RankId> PeersOf(const Program& program);
 

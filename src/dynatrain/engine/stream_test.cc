@@ -213,7 +213,7 @@ TEST(Stream, NothingIsReleasedBeforeItIsAcknowledged) {
   }
 }
 
-TEST(FewestPhases, FindsTheSmallestThatFitsAndStatesTheLeastBudget) {
+TEST(PhasesWithin, FindsTheFewestForARankAloneAndStatesTheLeastBudget) {
   const auto catalog = Model(8, 96, 128);
   const auto from = MapOf(catalog, "dp=4,zero=1");
   const auto to = MapOf(catalog, "dp=2,zero=1");
@@ -227,18 +227,20 @@ TEST(FewestPhases, FindsTheSmallestThatFitsAndStatesTheLeastBudget) {
   };
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(*from, *to, {}, rank);
-    const auto many = FewestPhases(*route, *from, *to, {}, ranks, options, 200'000);
+    const std::map<RankId, std::vector<ByteCount>> peaks = {
+        {rank, *PeaksByPhases(*route, *from, *to, {}, ranks, options)}};
+    const auto many = PhasesWithin(200'000, 1, peaks);
     ASSERT_TRUE(many.ok()) << many.status().ToString();
     EXPECT_LE(peak(*route, *many), 200'000);
     for (int32_t k = 1; k < std::min(*many, 5); ++k) EXPECT_GT(peak(*route, k), 200'000);
-    EXPECT_EQ(*FewestPhases(*route, *from, *to, {}, ranks, options, int64_t{1} << 40), 1);
+    EXPECT_EQ(*PhasesWithin(int64_t{1} << 40, 1, peaks), 1);
     if (peak(*route, 1) == 0) continue;
-    const auto none = FewestPhases(*route, *from, *to, {}, ranks, options, -1);
+    const auto none = PhasesWithin(-1, 1, peaks);
     ASSERT_EQ(none.status().code(), StatusCode::kResourceExhausted);
     // The budget that it names does.
     const std::string& message = none.status().message();
-    const int64_t least = std::stoll(message.substr(message.find("; ") + 2));
-    EXPECT_TRUE(FewestPhases(*route, *from, *to, {}, ranks, options, least).ok()) << message;
+    const int64_t least = std::stoll(message.substr(message.find("would do is ") + 12));
+    EXPECT_TRUE(PhasesWithin(least, 1, peaks).ok()) << message;
   }
 }
 
@@ -284,14 +286,15 @@ TEST(Cases, C31PeakStaysNearOneShard) {
   const std::vector<RankId> ranks = {0, 1, 2, 3};
   SwitchOptions options;
   options.compile = {.mode = Mode::kStream, .window = 1};
+  std::map<RankId, std::vector<ByteCount>> peaks;
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(*from, *to, {}, rank);
-    const auto needed = FewestPhases(*route, *from, *to, {}, ranks, options.compile, cap);
-    ASSERT_TRUE(needed.ok()) << needed.status().ToString();
-    options.compile.phases = std::max(options.compile.phases, *needed);
-    EXPECT_EQ(FewestPhases(*route, *from, *to, {}, ranks, options.compile, -1).status().code(),
-              StatusCode::kResourceExhausted);
+    peaks[rank] = *PeaksByPhases(*route, *from, *to, {}, ranks, options.compile);
   }
+  const auto needed = PhasesWithin(cap, 1, peaks);
+  ASSERT_TRUE(needed.ok()) << needed.status().ToString();
+  options.compile.phases = *needed;
+  EXPECT_EQ(PhasesWithin(-1, 1, peaks).status().code(), StatusCode::kResourceExhausted);
   const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
   ASSERT_TRUE(result.ok()) << result.ToString();
   EXPECT_TRUE(result.new_state == Numbered(*to));
