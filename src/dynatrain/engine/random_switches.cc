@@ -8,20 +8,15 @@
 #include "dynatrain/engine/checker.h"
 #include "dynatrain/engine/memory_plan.h"
 #include "dynatrain/engine/testing_switch.h"
-#include "dynatrain/vps/random_layouts.h"
 
 namespace dynatrain::engine::testing {
 namespace {
 
-using vps::LayoutShardMap;
 using vps::ShardMap;
 using vps::testing::DistinctValue;
 using vps::testing::MakeState;
 
-struct DrawnSwitch {
-  std::shared_ptr<const vps::StateCatalog> catalog;
-  std::shared_ptr<const LayoutShardMap> from, to;
-  SwitchOptions options;
+struct BudgetedSwitch : RandomSwitch {
   ByteCount budget = 0;
 };
 
@@ -35,7 +30,7 @@ planner::Topology UnevenNodes(Random* random, RankId last) {
   return topology;
 }
 
-std::map<RankId, std::vector<ByteCount>> PeaksOf(const DrawnSwitch& s) {
+std::map<RankId, std::vector<ByteCount>> PeaksOf(const BudgetedSwitch& s) {
   std::map<RankId, std::vector<ByteCount>> peaks;
   for (const RankId rank : s.options.ranks) {
     const auto route = planner::PlanRoute(*s.from, *s.to, s.options.topology, rank, s.options.plan);
@@ -49,7 +44,7 @@ std::map<RankId, std::vector<ByteCount>> PeaksOf(const DrawnSwitch& s) {
 }
 
 // A budget between the smallest that works and what one phase needs.
-void DrawBudget(Random* random, DrawnSwitch* s) {
+void DrawBudget(Random* random, BudgetedSwitch* s) {
   const auto peaks = PeaksOf(*s);
   ByteCount least = INT64_MAX;
   ByteCount most = 0;
@@ -65,25 +60,14 @@ void DrawBudget(Random* random, DrawnSwitch* s) {
   s->options.compile.phases = *phases;
 }
 
-DrawnSwitch Draw(uint64_t seed) {
+BudgetedSwitch Draw(uint64_t seed) {
   Random random(seed);
-  DrawnSwitch s;
-  do {
-    s.catalog = vps::testing::RandomCatalog(&random, 0);
-    const auto map = [&] {
-      return *LayoutShardMap::Make(s.catalog, vps::testing::RandomLayout(&random, *s.catalog, 0));
-    };
-    s.from = map();
-    s.to = map();
-    s.options.ranks = UnionOfRanks(*s.from, *s.to);
-  } while (s.options.ranks.size() > 17);
+  BudgetedSwitch s = {DrawSwitch(seed, &random)};
   if (!random.OneIn(4)) s.options.topology = UnevenNodes(&random, s.options.ranks.back());
   s.options.plan.relays = random.OneIn(2);
   s.options.plan.stripe_bytes = random.Between(1, 256);
-  s.options.transport = {.rendezvous = !random.OneIn(4),
-                         .max_outstanding = static_cast<int32_t>(random.Between(0, 3)),
-                         .max_message = random.OneIn(3) ? random.Between(8, 60) : INT64_MAX,
-                         .timing_seed = random.OneIn(4) ? 0 : seed};
+  // Acknowledgements take 8 bytes and are not cut.
+  s.options.transport.max_message = std::max<ByteCount>(8, s.options.transport.max_message);
   s.options.compile.mode = random.OneIn(3) ? Mode::kKeep : Mode::kStream;
   s.options.compile.window = static_cast<int32_t>(random.Between(1, 4));
   s.options.compile.granule_bytes = 4096;
@@ -98,7 +82,7 @@ ByteCount MemoryOf(const ShardMap& map, RankId rank) {
   return bytes;
 }
 
-void Run(const DrawnSwitch& s) {
+void Run(const BudgetedSwitch& s) {
   const auto before = MakeState(*s.from, DistinctValue);
   const SwitchResult result = RunSwitch(*s.from, before, *s.to, s.options);
   ASSERT_TRUE(result.ok()) << result.ToString();
@@ -119,7 +103,7 @@ void Run(const DrawnSwitch& s) {
 
 void CheckRandomSwitch(uint64_t seed, bool run, RandomSwitchCounts* counts) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
-  const DrawnSwitch s = Draw(seed);
+  const BudgetedSwitch s = Draw(seed);
   if (::testing::Test::HasFatalFailure()) return;
   const auto programs = CompileAll(*s.from, *s.to, s.options.topology, s.options.ranks,
                                    s.options.compile, s.options.plan);
