@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 
-from plan_table import DENSE, ORDERS, ROOT, SWITCHES
+import dynatrain_runs as runs
+from plan_table import DENSE, ORDERS, SWITCHES
 
 SIMULATE_DEADLINE_S = 900  # only ends a run that hangs
 
@@ -53,10 +54,7 @@ def main():
     text = table(arguments.dynatrain, arguments.switches)
     print(text)
     if arguments.write:
-        docs = ROOT / "docs" / "benchmarks.md"
-        begin, end = "<!-- begin simulate table -->\n", "<!-- end simulate table -->"
-        before, rest = docs.read_text().split(begin)
-        docs.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
+        runs.replace_section(runs.ROOT / "docs/benchmarks.md", "simulate table", text)
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   Program program;
   program.rank = route.rank;
   program.mode = options.mode;
-  program.window = options.window;
+  program.window = options.phases == 1 ? options.window : std::min(options.window, kWindowOfPhases);
   program.chunk_bytes = options.chunk_bytes;
   program.old_shards = from.ShardsOf(route.rank);
   program.new_shards = to.ShardsOf(route.rank);

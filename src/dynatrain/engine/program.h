@@ -131,7 +131,10 @@ struct ProgramStats {
   ByteCount peak_extra_bytes = 0;
 };
 
-inline constexpr int32_t kDefaultWindow = 16;
+inline constexpr int32_t kDefaultWindow = 32;
+// Most for a program of several phases, which there are because memory is short: messages of one
+// phase wait in staging memory beside those of the next.
+inline constexpr int32_t kWindowOfPhases = 16;
 inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 // Fragments from this size on are runs of their own.
 inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
@@ -142,7 +145,7 @@ inline constexpr ByteCount kDefaultTransportBytes = ByteCount{72} << 10;
 struct CompileOptions {
   Mode mode = Mode::kKeep;
   int32_t phases = 1;
-  int32_t window = kDefaultWindow;
+  int32_t window = kDefaultWindow;  // of a program; at most kWindowOfPhases if phases > 1
   ByteCount chunk_bytes = kDefaultChunkBytes;
   ByteCount granule_bytes = kDefaultGranuleBytes;  // a multiple of 4096
   // Memory of its own that the transport takes for an operation in flight: at most this much, and

@@ -21,33 +21,70 @@ Fullest FullestOf(const std::map<int32_t, ByteCount>& loads) {
   return fullest;
 }
 
+using Nodes = std::vector<int32_t>;  // ascending
+
+bool Within(const Nodes& nodes, const Nodes& set) {
+  return std::includes(set.begin(), set.end(), nodes.begin(), nodes.end());
+}
+
+// Bytes by the nodes that hold them and the nodes that need them.
+using NodeClasses = std::map<std::pair<Nodes, Nodes>, ByteCount>;
+
+// Any set of nodes gives a bound; those that hold something together give the highest ones.
+Outflow FullestOutOfNodes(const NodeClasses& classes) {
+  std::set<Nodes> candidates;
+  for (const auto& [ends, bytes] : classes) candidates.insert(ends.first);
+  Outflow fullest;
+  for (const Nodes& set : candidates) {
+    Outflow out{.bytes = 0, .count = static_cast<int64_t>(set.size())};
+    for (const auto& [ends, bytes] : classes) {
+      if (Within(ends.first, set) && !Within(ends.second, set)) out.bytes += bytes;
+    }
+    if (out.each() > fullest.each()) fullest = out;
+  }
+  return fullest;
+}
+
+Nodes NodesOf(const vps::HolderSet& ranks, const Topology& topology) {
+  std::set<int32_t> nodes;
+  for (const RankId rank : ranks.List()) nodes.insert(topology.NodeOf(rank));
+  return {nodes.begin(), nodes.end()};
+}
+
 }  // namespace
 
 ByteCount LowerBound::max_rank_in() const { return Largest(rank_in); }
 ByteCount LowerBound::max_node_in() const { return Largest(node_in); }
 
 double LowerBound::Seconds(const Topology& topology) const {
-  return std::max(static_cast<double>(max_rank_in()) / topology.intra_node_bytes_per_s,
-                  static_cast<double>(max_node_in()) / topology.inter_node_bytes_per_s);
+  const double rank = std::max(static_cast<double>(max_rank_in()), rank_out.each());
+  const double node = std::max(static_cast<double>(max_node_in()), node_out.each());
+  return std::max(rank / topology.intra_node_bytes_per_s, node / topology.inter_node_bytes_per_s);
 }
 
 LowerBound BoundOf(const std::vector<TrafficClass>& classes, const Topology& topology) {
   LowerBound bound;
+  std::map<RankId, ByteCount> rank_out;
+  NodeClasses by_nodes;
   for (const TrafficClass& cls : classes) {
-    std::set<int32_t> nodes;
-    for (int64_t i = 0; i < cls.holders.size(); ++i) {
-      nodes.insert(topology.NodeOf(cls.holders.At(i)));
-    }
-    for (int64_t i = 0; i < cls.needers.size(); ++i) {
-      const RankId rank = cls.needers.At(i);
+    const Nodes sources = NodesOf(cls.holders, topology);
+    const Nodes targets = NodesOf(cls.needers, topology);
+    if (!Within(targets, sources)) by_nodes[{sources, targets}] += cls.bytes;
+    bool moves = false;
+    std::set<int32_t> nodes(sources.begin(), sources.end());
+    for (const RankId rank : cls.needers.List()) {
       if (cls.holders.Contains(rank)) continue;
+      moves = true;
       bound.bytes += cls.bytes;
       bound.rank_in[rank] += cls.bytes;
       if (!nodes.insert(topology.NodeOf(rank)).second) continue;
       bound.cross_node_bytes += cls.bytes;
       bound.node_in[topology.NodeOf(rank)] += cls.bytes;
     }
+    if (moves && cls.holders.size() == 1) rank_out[cls.holders.At(0)] += cls.bytes;
   }
+  bound.rank_out.bytes = Largest(rank_out);
+  bound.node_out = FullestOutOfNodes(by_nodes);
   return bound;
 }
 

@@ -15,16 +15,29 @@
 
 namespace dynatrain::planner {
 
-// For the roles of the two maps, whoever sends what. A rank must take in what it did not hold; a
-// node must take in, once, what its ranks need and none of them held.
+// Bytes that must leave some ranks or nodes together, so that one of them sends a `count`-th of it.
+struct Outflow {
+  ByteCount bytes = 0;
+  int64_t count = 1;
+  double each() const { return static_cast<double>(bytes) / static_cast<double>(count); }
+};
+
+// For the roles of the two maps, whoever sends what, even if it was passed on by ranks and nodes
+// that have no use for it. A rank must take in what it did not hold; a node must take in, once, what
+// its ranks need and none of them held. What only some ranks held and others need must leave those,
+// once: the rest may be passed on by who has it by then. Likewise what only some nodes' ranks held.
 struct LowerBound {
   ByteCount bytes = 0;             // into all ranks together
   ByteCount cross_node_bytes = 0;  // into all nodes together
   std::map<RankId, ByteCount> rank_in;
   std::map<int32_t, ByteCount> node_in;
+  // The fullest, of sets that are the holders of something.
+  Outflow rank_out;  // of single ranks
+  Outflow node_out;  // of all the nodes that hold something together
   ByteCount max_rank_in() const;
   ByteCount max_node_in() const;
-  // The larger of max_rank_in / link and max_node_in / NICs.
+  // The largest of max_rank_in and rank_out over a rank's link, max_node_in and node_out over a
+  // node's NICs.
   double Seconds(const Topology& topology) const;
 };
 LowerBound BoundOf(const std::vector<TrafficClass>& classes, const Topology& topology);
