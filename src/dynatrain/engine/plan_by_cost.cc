@@ -21,11 +21,18 @@ Result<SimulatedPlan> SimulatePlan(planner::PlanRequest request, bool relays,
   SimulatedPlan result;
   result.relays = relays;
   DT_ASSIGN_OR_RETURN(result.plan, planner::MakePlan(request));
-  DT_ASSIGN_OR_RETURN(result.programs,
-                      CompilePlan(*result.plan, request.topology, options, budget));
+  Result<PlanPrograms> programs = CompilePlan(*result.plan, request.topology, options, budget);
+  if (!programs.ok() && OnSeveralNodes(request))
+    return programs.status().Within(relays ? kWithRelays : "without relays");
+  DT_ASSIGN_OR_RETURN(result.programs, std::move(programs));
   DT_ASSIGN_OR_RETURN(result.report,
                       Simulate(result.programs.programs, request.topology, simulation));
   return result;
+}
+
+// For another reason than a budget that is too small for it.
+bool Failed(const Result<SimulatedPlan>& plan) {
+  return !plan.ok() && plan.status().code() != StatusCode::kResourceExhausted;
 }
 
 }  // namespace
@@ -41,12 +48,15 @@ Result<SimulatedPlan> PlanByCost(const planner::PlanRequest& request, Relays rel
                                  const CompileOptions& options, std::optional<ByteCount> budget,
                                  const SimulationOptions& simulation) {
   if (relays == Relays::kOn) return SimulatePlan(request, true, options, budget, simulation);
-  DT_ASSIGN_OR_RETURN(SimulatedPlan plain,
-                      SimulatePlan(request, false, options, budget, simulation));
-  if (relays == Relays::kOff || !OnSeveralNodes(request)) return plain;
-  DT_ASSIGN_OR_RETURN(SimulatedPlan relayed,
-                      SimulatePlan(request, true, options, budget, simulation));
-  return relayed.report.seconds < plain.report.seconds ? std::move(relayed) : std::move(plain);
+  Result<SimulatedPlan> plain = SimulatePlan(request, false, options, budget, simulation);
+  if (relays == Relays::kOff || !OnSeveralNodes(request) || Failed(plain)) return plain;
+  Result<SimulatedPlan> relayed = SimulatePlan(request, true, options, budget, simulation);
+  if (Failed(relayed)) return relayed;
+  if (!plain.ok() && !relayed.ok()) {
+    return ResourceExhausted("{}; {}", plain.status().message(), relayed.status().message());
+  }
+  if (!plain.ok() || !relayed.ok()) return plain.ok() ? std::move(plain) : std::move(relayed);
+  return relayed->report.seconds < plain->report.seconds ? std::move(relayed) : std::move(plain);
 }
 
 }  // namespace dynatrain::engine

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "dynatrain/engine/plan_programs.h"
 #include "dynatrain/engine/simulate.h"
@@ -16,6 +17,9 @@ namespace dynatrain::engine {
 enum class Relays : uint8_t { kOff, kOn, kByCost };
 Result<Relays> ParseRelays(std::string_view name);  // "off", "on", "auto"
 
+// Begins a refusal that is about programs which relay.
+inline constexpr std::string_view kWithRelays = "with relays inside nodes";
+
 struct SimulatedPlan {
   std::shared_ptr<const planner::Plan> plan;
   PlanPrograms programs;
@@ -24,7 +28,9 @@ struct SimulatedPlan {
 };
 
 // Plans, compiles within `budget` (none: options' phases) and simulates. kByCost takes the faster
-// way, the one without relays if they are equal. request.options.relays is ignored. Pure.
+// way, the one without relays if they are equal, or the only one that stays within the budget.
+// request.options.relays is ignored. kResourceExhausted tells which way which budget would do for.
+// Pure.
 Result<SimulatedPlan> PlanByCost(const planner::PlanRequest& request, Relays relays,
                                  const CompileOptions& options, std::optional<ByteCount> budget,
                                  const SimulationOptions& simulation);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dynatrain/engine/plan_by_cost.h"
 #include "dynatrain/vps/random_layouts.h"
 
 namespace dynatrain::engine {
@@ -84,6 +85,73 @@ TEST(CompilePlan, ProgramsRelayWhatThePlanRelays) {
     relayed += bytes;
   }
   EXPECT_GT(relayed, 0);
+}
+
+// Several phases are there to save memory, so that fewer messages are under way than in one.
+TEST(CompilePlan, TheWindowIsSmallerWithSeveralPhases) {
+  Random random(1);
+  const auto plan = RandomPlan(&random, /*relays=*/false);
+  const planner::Topology topology{.ranks_per_node = 3};
+  const auto window = [&](int32_t phases, int32_t asked) {
+    const auto all = CompilePlan(*plan, topology, {.phases = phases, .window = asked});
+    EXPECT_TRUE(all.ok()) << all.status().ToString();
+    return all->programs.front().window;
+  };
+  EXPECT_EQ(window(1, kDefaultWindow), 32);
+  EXPECT_EQ(window(2, kDefaultWindow), 16);
+  EXPECT_EQ(window(2, 3), 3);
+  EXPECT_EQ(window(1, 40), 40);
+}
+
+// Three ranks of another node take in the same matrix: relayed, it comes once and is passed on;
+// else three times.
+planner::PlanRequest ThreeTakeTheSame() {
+  planner::PlanRequest request;
+  auto catalog = std::make_shared<vps::StateCatalog>();
+  vps::Parameter p;
+  p.name = "w";
+  p.shape = {512, 512};
+  p.split = vps::Split::Balanced(0);
+  p.homes = {vps::Home::Layer(0)};
+  p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
+  EXPECT_TRUE(catalog->Add(p).ok());
+  request.catalog = catalog;
+  request.from = *vps::ParseLayout("dp=1");
+  request.to = *vps::ParseLayout("dp=3,ranks=3-5");
+  request.topology.ranks_per_node = 3;
+  return request;
+}
+
+TEST(PlanByCost, ARefusalTellsWhichWayNeedsWhat) {
+  const planner::PlanRequest request = ThreeTakeTheSame();
+  const SimulationOptions simulation = SimulationOptionsOf(request.topology);
+  const auto refused = [&](Relays relays, ByteCount budget) {
+    const auto plan = PlanByCost(request, relays, {}, budget, simulation);
+    EXPECT_EQ(plan.status().code(), StatusCode::kResourceExhausted);
+    return plan.status().message();
+  };
+  const std::string off = refused(Relays::kOff, -1);
+  const std::string on = refused(Relays::kOn, -1);
+  EXPECT_THAT(off, HasSubstr("without relays: -1 bytes"));
+  EXPECT_THAT(on, HasSubstr("with relays inside nodes: -1 bytes"));
+  EXPECT_EQ(refused(Relays::kByCost, -1), off + "; " + on);
+}
+
+TEST(PlanByCost, TakesTheWayThatStaysWithinTheBudget) {
+  const planner::PlanRequest request = ThreeTakeTheSame();
+  const SimulationOptions simulation = SimulationOptionsOf(request.topology);
+  const auto off = PlanByCost(request, Relays::kOff, {}, std::nullopt, simulation);
+  const auto on = PlanByCost(request, Relays::kOn, {}, std::nullopt, simulation);
+  ASSERT_TRUE(off.ok() && on.ok());
+  const ByteCount peaks[] = {off->programs.peak_extra_bytes, on->programs.peak_extra_bytes};
+  ASSERT_NE(peaks[0], peaks[1]);
+  const auto either =
+      PlanByCost(request, Relays::kByCost, {}, std::min(peaks[0], peaks[1]), simulation);
+  ASSERT_TRUE(either.ok()) << either.status().ToString();
+  EXPECT_EQ(either->relays, peaks[1] < peaks[0]);
+  const auto faster = PlanByCost(request, Relays::kByCost, {}, std::nullopt, simulation);
+  ASSERT_TRUE(faster.ok());
+  EXPECT_EQ(faster->relays, on->report.seconds < off->report.seconds);
 }
 
 TEST(SimulationOptionsOf, TakesTheRatesOfTheTopology) {
