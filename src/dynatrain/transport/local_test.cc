@@ -1,5 +1,6 @@
 #include "dynatrain/transport/local.h"
 
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -12,14 +13,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-ConformanceFixture FixtureOf(LocalOptions options) {
+// `faults`: if there is a list, even an empty one, of a FaultyTransport around each rank's.
+ConformanceFixture FixtureOf(LocalOptions options,
+                             const std::optional<std::vector<Fault>>& faults = std::nullopt) {
   ConformanceFixture fixture;
-  fixture.run = [options](int n, const std::vector<RankId>& leavers, const RankBody& body) {
+  fixture.run = [options, faults](int n, const std::vector<RankId>& leavers, const RankBody& body) {
     std::vector<RankId> ranks;
     for (RankId rank = 0; rank < n; ++rank) ranks.push_back(rank);
     LocalHub hub(ranks, options);
     std::vector<std::unique_ptr<Transport>> transports;
-    for (const RankId rank : ranks) transports.push_back(hub.Connect(rank));
+    for (const RankId rank : ranks) {
+      transports.push_back(hub.Connect(rank));
+      if (!faults) continue;
+      transports.back() = std::make_unique<FaultyTransport>(std::move(transports.back()), *faults);
+    }
     std::vector<Status> results(ranks.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -46,6 +53,19 @@ TEST_P(Conformance, TwoInFlightAdversarialShortMessages) {
     const LocalOptions options{.max_outstanding = 2, .max_message = 100'000, .timing_seed = seed};
     EXPECT_EQ(GetParam().run(FixtureOf(options)).ToString(), "ok");
   }
+}
+// The wrapper that injects faults keeps the contract of what it wraps while it injects none, or
+// nothing but delays.
+TEST_P(Conformance, WrappedWithoutFaults) {
+  using Faults = std::vector<Fault>;
+  EXPECT_EQ(GetParam().run(FixtureOf({}, Faults{})).ToString(), "ok");
+  const LocalOptions options{.max_outstanding = 2, .max_message = 100'000, .timing_seed = 4};
+  EXPECT_EQ(GetParam().run(FixtureOf(options, Faults{})).ToString(), "ok");
+}
+TEST_P(Conformance, WrappedWithDelays) {
+  const std::vector<Fault> faults = {{Fault::Kind::kDelay, 0, 0, 2ms},
+                                     {Fault::Kind::kDelay, 3, 0, 5ms}};
+  EXPECT_EQ(GetParam().run(FixtureOf({.rendezvous = false}, faults)).ToString(), "ok");
 }
 INSTANTIATE_TEST_SUITE_P(Local, Conformance, testing::ValuesIn(ConformanceCases()),
                          CaseName<testing::TestParamInfo<ConformanceCase>>);
