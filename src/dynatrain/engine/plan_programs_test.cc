@@ -103,27 +103,28 @@ TEST(CompilePlan, TheWindowIsSmallerWithSeveralPhases) {
   EXPECT_EQ(window(1, 40), 40);
 }
 
-// Three ranks of another node take in the same matrix: relayed, it comes once and is passed on;
-// else three times.
-planner::PlanRequest ThreeTakeTheSame() {
+// Ranks of another node take in the same matrix three times, or once if one passes it on to others:
+// three ranks all rows, which lie in memory as they are sent, or six half of the columns, which the
+// source has to pack.
+planner::PlanRequest ThreeTakeTheSame(bool columns) {
   planner::PlanRequest request;
   auto catalog = std::make_shared<vps::StateCatalog>();
   vps::Parameter p;
   p.name = "w";
   p.shape = {512, 512};
-  p.split = vps::Split::Balanced(0);
+  p.split = vps::Split::Balanced(1);
   p.homes = {vps::Home::Layer(0)};
   p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
   EXPECT_TRUE(catalog->Add(p).ok());
   request.catalog = catalog;
   request.from = *vps::ParseLayout("dp=1");
-  request.to = *vps::ParseLayout("dp=3,ranks=3-5");
-  request.topology.ranks_per_node = 3;
+  request.to = *vps::ParseLayout(columns ? "tp=2,dp=3,ranks=6-11" : "dp=3,ranks=6-8");
+  request.topology.ranks_per_node = 6;
   return request;
 }
 
 TEST(PlanByCost, ARefusalTellsWhichWayNeedsWhat) {
-  const planner::PlanRequest request = ThreeTakeTheSame();
+  const planner::PlanRequest request = ThreeTakeTheSame(/*columns=*/false);
   const SimulationOptions simulation = SimulationOptionsOf(request.topology);
   const auto refused = [&](Relays relays, ByteCount budget) {
     const auto plan = PlanByCost(request, relays, {}, budget, simulation);
@@ -138,20 +139,23 @@ TEST(PlanByCost, ARefusalTellsWhichWayNeedsWhat) {
 }
 
 TEST(PlanByCost, TakesTheWayThatStaysWithinTheBudget) {
-  const planner::PlanRequest request = ThreeTakeTheSame();
-  const SimulationOptions simulation = SimulationOptionsOf(request.topology);
-  const auto off = PlanByCost(request, Relays::kOff, {}, std::nullopt, simulation);
-  const auto on = PlanByCost(request, Relays::kOn, {}, std::nullopt, simulation);
-  ASSERT_TRUE(off.ok() && on.ok());
-  const ByteCount peaks[] = {off->programs.peak_extra_bytes, on->programs.peak_extra_bytes};
-  ASSERT_NE(peaks[0], peaks[1]);
-  const auto either =
-      PlanByCost(request, Relays::kByCost, {}, std::min(peaks[0], peaks[1]), simulation);
-  ASSERT_TRUE(either.ok()) << either.status().ToString();
-  EXPECT_EQ(either->relays, peaks[1] < peaks[0]);
-  const auto faster = PlanByCost(request, Relays::kByCost, {}, std::nullopt, simulation);
-  ASSERT_TRUE(faster.ok());
-  EXPECT_EQ(faster->relays, on->report.seconds < off->report.seconds);
+  for (const bool columns : {false, true}) {
+    const planner::PlanRequest request = ThreeTakeTheSame(columns);
+    const SimulationOptions simulation = SimulationOptionsOf(request.topology);
+    const auto off = PlanByCost(request, Relays::kOff, {}, std::nullopt, simulation);
+    const auto on = PlanByCost(request, Relays::kOn, {}, std::nullopt, simulation);
+    ASSERT_TRUE(off.ok() && on.ok());
+    const ByteCount off_peak = off->programs.peak_extra_bytes;
+    const ByteCount on_peak = on->programs.peak_extra_bytes;
+    ASSERT_TRUE(columns ? on_peak < off_peak : off_peak < on_peak) << off_peak << " " << on_peak;
+    const auto either =
+        PlanByCost(request, Relays::kByCost, {}, std::min(off_peak, on_peak), simulation);
+    ASSERT_TRUE(either.ok()) << either.status().ToString();
+    EXPECT_EQ(either->relays, columns);
+    const auto faster = PlanByCost(request, Relays::kByCost, {}, std::nullopt, simulation);
+    ASSERT_TRUE(faster.ok());
+    EXPECT_EQ(faster->relays, on->report.seconds < off->report.seconds);
+  }
 }
 
 TEST(SimulationOptionsOf, TakesTheRatesOfTheTopology) {

@@ -8,6 +8,7 @@
 #include "dynatrain/engine/checker.h"
 #include "dynatrain/engine/memory_plan.h"
 #include "dynatrain/engine/testing_switch.h"
+#include "dynatrain/vps/random_layouts.h"
 
 namespace dynatrain::engine::testing {
 namespace {
@@ -60,9 +61,23 @@ void DrawBudget(Random* random, BudgetedSwitch* s) {
   s->options.compile.phases = *phases;
 }
 
+// One or two ranks on either side, which DrawSwitch all but never has.
+void MakeSmall(Random* random, BudgetedSwitch* s) {
+  for (auto* map : {&s->from, &s->to}) {
+    vps::Layout layout = vps::testing::RandomLayout(random, *s->catalog, /*tp=*/1);
+    layout.pp = 1;
+    layout.dp = static_cast<int32_t>(random->Between(1, 2));
+    layout.split.clear();
+    layout.ranks.clear();
+    *map = vps::testing::MapOf(s->catalog, layout);
+  }
+  s->options.ranks = UnionOfRanks(*s->from, *s->to);
+}
+
 BudgetedSwitch Draw(uint64_t seed) {
   Random random(seed);
   BudgetedSwitch s = {DrawSwitch(seed, &random)};
+  if (random.OneIn(8)) MakeSmall(&random, &s);
   if (!random.OneIn(4)) s.options.topology = UnevenNodes(&random, s.options.ranks.back());
   s.options.plan.relays = random.OneIn(2);
   s.options.plan.stripe_bytes = random.Between(1, 256);
@@ -119,6 +134,7 @@ void CheckRandomSwitch(uint64_t seed, bool run, RandomSwitchCounts* counts) {
   counts->phased += s.options.compile.phases > 1 ? 1 : 0;
   counts->relayed += relays ? 1 : 0;
   counts->uneven += s.options.topology.nodes > 1 ? 1 : 0;
+  counts->ranks.insert(s.options.ranks.size());
   if (run) Run(s);
 }
 

@@ -11,6 +11,8 @@ TEST(RandomSwitches, ManyAreExactAndStayWithinTheirBudgets) {
   for (uint64_t seed = 1001; seed <= 1400 && !::testing::Test::HasFailure(); ++seed)
     CheckRandomSwitch(seed, /*run=*/true, &counts);
   EXPECT_GT(counts.relayed, 20);
+  for (size_t ranks = 1; ranks <= 17; ++ranks)
+    EXPECT_TRUE(counts.ranks.contains(ranks)) << "none of " << ranks << " ranks";
 }
 
 }  // namespace
