@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include "dynatrain/apps/bench.h"
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/flags.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/vps/layout.h"
 
 namespace dynatrain::apps {
@@ -59,7 +59,7 @@ void AddFlags(CLI::App& app, BenchFlags* flags) {
   app.add_option("--namespaces", flags->namespaces,
                  "run the ranks, in blocks of equal size, in these network namespaces (A+B+C); "
                  "needs root");
-  app.add_flag("--json{-}", flags->json, "JSON to standard output, or to a file with --json=FILE");
+  app.add_flag("--json{-}", flags->json, kJsonHelp);
   app.add_option("--log-dir", flags->log_directory, "keep the ranks' logs here");
 }
 
@@ -96,23 +96,17 @@ Status DealNamespaces(const std::string& text, BenchConfig* config) {
 
 Status Show(const BenchFlags& flags, const BenchFigures& figures) {
   if (flags.json != "-") std::fputs(FiguresAsText(figures).c_str(), stdout);
-  if (flags.json.empty()) return Status::Ok();
-  const std::string text = FiguresAsJson(figures).dump(2) + "\n";
-  if (flags.json == "-") {
-    std::fputs(text.c_str(), stdout);
-    return Status::Ok();
-  }
-  std::ofstream file(flags.json, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return Status::Ok();
-  return Unavailable("{}: cannot write it", flags.json);
+  return ShowJson(flags.json, FiguresAsJson(figures));
 }
 
 Status Bench(const BenchFlags& flags) {
   BenchOptions options;
   options.config = flags.config;
   options.log_directory = flags.log_directory;
+  const BenchConfig& asked = flags.config;
+  if (asked.transport == "gloo") {
+    DT_RETURN_IF_ERROR(CheckUtf8({asked.model, asked.topology, asked.interface, flags.namespaces}));
+  }
   DT_ASSIGN_OR_RETURN(options.bind, ParseAddress(flags.bind));
   DT_RETURN_IF_ERROR(ResolveRanks(&options.config));
   DT_RETURN_IF_ERROR(DealNamespaces(flags.namespaces, &options.config));
@@ -127,12 +121,7 @@ void AddBenchCommand(CLI::App& app, int* exit_code) {
       "bench", "measure a change of layout on this machine against the raw rate of the transport");
   auto flags = std::make_shared<BenchFlags>();
   AddFlags(*command, flags.get());
-  command->callback([flags, exit_code] {
-    const Status status = Bench(*flags);
-    if (status.ok()) return;
-    std::fprintf(stderr, "dynatrain bench: %s\n", status.ToString().c_str());
-    *exit_code = 1;
-  });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("bench", Bench(*flags)); });
 }
 
 }  // namespace dynatrain::apps

@@ -30,7 +30,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BenchConfig, model, dtype, state_bytes, from,
                                    transport, mode, verify, budget, phases, repeat, topology,
                                    interface, namespaces)
 
-std::string BenchConfig::ToJson() const { return nlohmann::json(*this).dump(); }
+std::string BenchConfig::ToJson() const { return DumpJson(*this); }
 
 Result<BenchConfig> BenchConfig::FromJson(const std::string& text) {
   DT_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text));

@@ -2,6 +2,7 @@
 """`dynatrain bench` and `simulate` through real processes: state equal before and after, within the budget."""
 
 import json
+import os
 import pathlib
 import re
 import sys
@@ -73,6 +74,16 @@ class Bench(Cli):
         self.assertLessEqual(result["peak_extra_bytes"], least)
         code, _, err = self.run_cli(*arguments, "--budget", str(least - 1))
         self.assertNotEqual(code, 0)
+
+    def test_a_path_that_is_not_utf8(self):
+        odd = self.path / os.fsdecode(b"caf\xe9.json")
+        odd.write_text('{"nodes": 1, "ranks_per_node": 2, "intra_node_bytes_per_s": 1e9}')
+        base = ["bench", "--model", "micro-llama", "--from", "dp=2", "--to", "tp=2", "--repeat", "1", "--topology", str(odd),
+                "--json"]
+        code, out, err = self.run_cli(*base, "--transport", "local")
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("caf\ufffd.json", json.loads(out)["topology"])
+        self.refuse(base, "an argument is not valid UTF-8", "caf\ufffd.json")
 
     def test_refused_input(self):
         base = ["bench", "--model", "micro-llama", "--from", "dp=2", "--to", "tp=2"]

@@ -121,12 +121,12 @@ StatusCode CodeOfHttp(int http) {
 
 void Answer(const Result<json>& result, httplib::Response& response) {
   if (result.ok()) {
-    response.set_content(result->dump(), kJsonType);
+    response.set_content(DumpJson(*result), kJsonType);
     return;
   }
   response.status = HttpCode(result.status());
   const json error = {{"error", result.status().message()}};
-  response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace), kJsonType);
+  response.set_content(DumpJson(error), kJsonType);
 }
 
 Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& body) {
@@ -277,9 +277,7 @@ Result<json> ControlGet(const Address& job, const std::string& path) {
 }
 
 Result<json> ControlPost(const Address& job, const std::string& path, const json& body) {
-  return AnswerOf(
-      job, ClientOf(job).Post(path, body.dump(-1, ' ', false, json::error_handler_t::replace),
-                              kJsonType));
+  return AnswerOf(job, ClientOf(job).Post(path, DumpJson(body), kJsonType));
 }
 
 }  // namespace dynatrain::apps

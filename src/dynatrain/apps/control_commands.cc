@@ -5,7 +5,9 @@
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/control.h"
 #include "dynatrain/apps/flags.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/apps/progress.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/elastic/switch.h"
 
 namespace dynatrain::apps {
@@ -61,7 +63,7 @@ Result<elastic::SwitchReport> AwaitReport(const Address& job, int64_t id, double
     }
     DT_RETURN_IF_ERROR(state.status());
     if (state->value("state", "") == "done")
-      return elastic::SwitchReport::FromJson((*state)["report"].dump());
+      return elastic::SwitchReport::FromJson(DumpJson((*state)["report"]));
     if (state->contains("pending")) last = " (" + PendingText((*state)["pending"]) + ")";
     clock.SleepUntil(clock.Now() + kAskInterval);
   }
@@ -100,7 +102,7 @@ Status RunStatus(const StatusFlags& flags) {
   DT_ASSIGN_OR_RETURN(const Address job, JobAddress(flags.job));
   DT_ASSIGN_OR_RETURN(const json status, ControlGet(job, "/status"));
   if (flags.json) {
-    std::printf("%s\n", status.dump().c_str());
+    std::printf("%s\n", DumpJson(status).c_str());
     return {};
   }
   std::printf("%s on %d ranks, layout %s, step %ld/%ld", status.value("model", "").c_str(),
@@ -112,19 +114,13 @@ Status RunStatus(const StatusFlags& flags) {
   std::vector<elastic::SwitchReport> reports;
   for (const json& entry : status["switches"]) {
     DT_ASSIGN_OR_RETURN(elastic::SwitchReport report,
-                        elastic::SwitchReport::FromJson(entry.dump()));
+                        elastic::SwitchReport::FromJson(DumpJson(entry)));
     reports.push_back(std::move(report));
   }
   if (!reports.empty()) std::printf("\n%s", SwitchTable(reports).c_str());
   for (const json& pending : status.value("pending", json::array()))
     std::printf("%s\n", PendingText(pending).c_str());
   return {};
-}
-
-int ExitCode(const char* command, const Status& status) {
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "dynatrain %s: %s\n", command, status.ToString().c_str());
-  return 1;
 }
 
 }  // namespace

@@ -5,14 +5,14 @@
 #include <cerrno>
 
 #include "dynatrain/base/clock.h"
+#include "dynatrain/base/json.h"
 
 namespace dynatrain::apps {
 
 void EventWriter::Write(std::string_view name, nlohmann::json fields) {
   fields["event"] = name;
   fields["t"] = ToSeconds(MonotonicClock().Now());
-  const std::string line =
-      fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string line = DumpJson(fields) + "\n";
   const std::lock_guard lock(mutex_);
   for (size_t done = 0; done < line.size();) {
     const ssize_t written = ::write(fd_, line.data() + done, line.size() - done);

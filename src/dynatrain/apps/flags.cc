@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "dynatrain/apps/byte_count.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
 
 namespace dynatrain::apps {
@@ -106,6 +107,14 @@ ByteCount ReadBytes(const std::string& flag, const std::string& text) {
   const Result<ByteCount> bytes = ParseBytes(flag, text);
   if (!bytes.ok()) throw CLI::ValidationError(flag, std::string(bytes.status().message()));
   return *bytes;
+}
+
+Status CheckUtf8(const std::vector<std::string>& arguments) {
+  for (const std::string& text : arguments) {
+    if (IsUtf8(text)) continue;
+    return InvalidArgument("an argument is not valid UTF-8: {}", DumpJson(text));
+  }
+  return Status::Ok();
 }
 
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, int argc,

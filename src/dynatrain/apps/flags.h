@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "dynatrain/base/status.h"
 #include "dynatrain/base/types.h"
 
 namespace dynatrain::apps {
@@ -51,6 +52,10 @@ CLI::Option* AddBytes(CLI::App& app, const std::string& flag, Value& value,
   return app.add_option_function<std::string>(
       flag, [flag, &value](const std::string& text) { value = ReadBytes(flag, text); }, help);
 }
+
+// What the ranks are started with travels as JSON, which is UTF-8. kInvalidArgument, with the first
+// of `arguments` that is not.
+Status CheckUtf8(const std::vector<std::string>& arguments);
 
 // One line about arguments that could not be read: "dynatrain train: --model is missing: ...".
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, int argc,

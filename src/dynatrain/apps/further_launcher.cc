@@ -3,14 +3,13 @@
 #include <optional>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/leaving.h"
 #include "dynatrain/apps/log_directory.h"
 #include "dynatrain/apps/memory_need.h"
 #include "dynatrain/apps/signals.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
 
@@ -27,8 +26,7 @@ constexpr char kFirstIsLost[] = "the first launcher or its store is lost";
 
 // The event that stands for the end of a rank here.
 std::string ExitLine(const Children::Exit& exit) {
-  return nlohmann::json{{"event", "exit"}, {"pid", exit.pid}, {"wait_status", exit.wait_status}}
-      .dump();
+  return DumpJson({{"event", "exit"}, {"pid", exit.pid}, {"wait_status", exit.wait_status}});
 }
 
 Status EndedByFirst(const std::string& why) {
@@ -98,7 +96,7 @@ Status FurtherJob::Follow() {
     children_->Poll(kPollInterval, push, on_exit);
     for (const auto& [rank, why] : leaving_.LateOnes(children_->running(), children_->stopped())) {
       if (!late.insert(rank).second) continue;
-      push(rank, nlohmann::json{{"event", "late"}, {"why", why}}.dump());
+      push(rank, DumpJson({{"event", "late"}, {"why", why}}));
       children_->Kill(rank);
     }
     if (lost.ok()) lost = link_.StayAlive();

@@ -4,6 +4,7 @@
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/flags.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/io/checkpoint.h"
 #include "dynatrain/models/catalog.h"
 #include "dynatrain/trainer/hugging_face.h"
@@ -83,12 +84,6 @@ Result<std::string> Export(const ExportFlags& flags) {
   return path;
 }
 
-int Tell(const char* command, const Status& status) {
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "dynatrain %s: %s\n", command, status.ToString().c_str());
-  return 1;
-}
-
 }  // namespace
 
 void AddImportCommand(CLI::App& app, int* exit_code) {
@@ -103,7 +98,7 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->callback([flags, exit_code] {
     const Result<std::string> path = Import(*flags);
-    *exit_code = Tell("import", path.status());
+    *exit_code = ExitCode("import", path.status());
     if (!path.ok()) return;
     std::printf("%s\ntrain it with: dynatrain train --model %s --dtype %s --resume %s ...\n",
                 path->c_str(), flags->from.c_str(), flags->dtype.c_str(), flags->output.c_str());
@@ -124,7 +119,7 @@ void AddExportCommand(CLI::App& app, int* exit_code) {
             "parameters' own)");
   command->callback([flags, exit_code] {
     const Result<std::string> path = Export(*flags);
-    *exit_code = Tell("export", path.status());
+    *exit_code = ExitCode("export", path.status());
     if (path.ok()) std::printf("%s -> %s\n", path->c_str(), flags->output.c_str());
   });
 }

@@ -29,7 +29,7 @@ Result<ScheduledSwitch> ParseScheduledSwitch(const std::string& text) {
   return result;
 }
 
-std::string JobConfig::ToJson() const { return nlohmann::json(*this).dump(); }
+std::string JobConfig::ToJson() const { return DumpJson(*this); }
 
 Result<JobConfig> JobConfig::FromJson(const std::string& text) {
   try {

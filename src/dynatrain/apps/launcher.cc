@@ -19,6 +19,7 @@
 #include "dynatrain/apps/log_directory.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/apps/signals.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/bridge/fence.h"
 #include "dynatrain/elastic/agent.h"
@@ -388,8 +389,8 @@ void Job::ReportUndone(const Status& job) {
     json line = json::parse(report.ToJson());
     line["event"] = "switch";
     line["t"] = ToSeconds(MonotonicClock().Now());
-    sink_.Write(line.dump());
-    OnSwitch(line.dump());
+    sink_.Write(DumpJson(line));
+    OnSwitch(DumpJson(line));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/control.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/bridge/rank_environment.h"
 
 namespace dynatrain::apps {
@@ -147,7 +148,7 @@ Status NodeLink::Say(const std::string& word) {
 }
 
 Status NodeLink::Push(RankId rank, const std::string& line) {
-  return Say(json{{"rank", rank}, {"line", line}}.dump());
+  return Say(DumpJson(json{{"rank", rank}, {"line", line}}));
 }
 
 Status NodeLink::StayAlive() {
@@ -156,12 +157,12 @@ Status NodeLink::StayAlive() {
 }
 
 Status NodeLink::TellEnding(const Status& why) {
-  return Say(json{{"ending", std::string(why.message())}}.dump());
+  return Say(DumpJson(json{{"ending", std::string(why.message())}}));
 }
 
-Status NodeLink::TellStopped(int signal) { return Say(json{{"stopped", signal}}.dump()); }
+Status NodeLink::TellStopped(int signal) { return Say(DumpJson(json{{"stopped", signal}})); }
 
-Status NodeLink::Leave() { return Say(json{{"left", true}}.dump()); }
+Status NodeLink::Leave() { return Say(DumpJson(json{{"left", true}})); }
 
 Status NodeLink::Pull(const std::function<void(RankId, const std::string&)>& on_line) {
   for (int32_t launcher = 1; launcher < node_.count; ++launcher) {

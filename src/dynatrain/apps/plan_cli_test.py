@@ -2,6 +2,7 @@
 """`dynatrain plan` as a program: figures as JSON, a page, an explanation, and refusals that name what is wrong."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -66,6 +67,14 @@ class PlanCommand(Cli):
             done = subprocess.run([self.program, "plan", "--model", "tiny-moe", *LAYOUTS], stdout=full,
                                   stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (1, "dynatrain: standard output cannot be written\n"))
+
+    def test_a_path_that_is_not_utf8(self):
+        odd = self.path / os.fsdecode(b"caf\xe9.json")
+        self.lab.rename(odd)
+        for command in ("plan", "simulate"):
+            code, out, err = self.run_cli(command, "--model", "tiny-moe", *LAYOUTS, "--topology", str(odd), "--json")
+            self.assertEqual((code, err), (0, ""))
+            self.assertEqual(json.loads(out)["model"], "tiny-moe")
 
     def test_many_ranks_are_told_to_take_a_while(self):
         many = ["plan", "--model", "micro-llama", "--from", "dp=4096", "--to", "dp=4096", "--no-programs", "--json"]

@@ -1,10 +1,10 @@
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/flags.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/apps/plan_report.h"
 #include "dynatrain/apps/plan_request.h"
 #include "dynatrain/base/clock.h"
@@ -39,7 +39,7 @@ void AddFlags(CLI::App& app, PlanFlags* flags) {
                "tell what is fullest and why, and what would be cheaper");
   app.add_option("--report", flags->report,
                  "write a page with a heat map of the traffic to this file");
-  app.add_flag("--json{-}", flags->json, "JSON to standard output, or to a file with --json=FILE");
+  app.add_flag("--json{-}", flags->json, kJsonHelp);
 }
 
 Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
@@ -52,14 +52,6 @@ Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
     }
   }
   return request;
-}
-
-Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return Unavailable("{}: cannot write it", path);
-  return Status::Ok();
 }
 
 Status RunPlan(const PlanFlags& flags) {
@@ -85,11 +77,7 @@ Status RunPlan(const PlanFlags& flags) {
     std::fputs(text.c_str(), flags.json == "-" ? stderr : stdout);
   }
   if (!flags.report.empty()) DT_RETURN_IF_ERROR(WriteFile(flags.report, ReportAsHtml(report)));
-  if (flags.json.empty()) return Status::Ok();
-  const std::string json = DumpJson(ReportAsJson(report), /*indent=*/2) + "\n";
-  if (flags.json != "-") return WriteFile(flags.json, json);
-  std::fputs(json.c_str(), stdout);
-  return Status::Ok();
+  return ShowJson(flags.json, ReportAsJson(report));
 }
 
 }  // namespace
@@ -98,12 +86,7 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("plan", "tell what a change of layout would move");
   auto flags = std::make_shared<PlanFlags>();
   AddFlags(*command, flags.get());
-  command->callback([flags, exit_code] {
-    const Status status = RunPlan(*flags);
-    if (status.ok()) return;
-    std::fprintf(stderr, "dynatrain plan: %s\n", status.ToString().c_str());
-    *exit_code = 1;
-  });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("plan", RunPlan(*flags)); });
 }
 
 }  // namespace dynatrain::apps

@@ -8,6 +8,7 @@
 
 #include "dynatrain/apps/format.h"
 #include "dynatrain/apps/plan_page.h"
+#include "dynatrain/base/json.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -143,10 +144,6 @@ nlohmann::json ReportAsJson(const PlanReport& report) {
   return json;
 }
 
-std::string DumpJson(const nlohmann::json& json, int indent) {
-  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 std::string ReportAsText(const PlanReport& report) {
   const Plan& plan = *report.plan;
   const PlanTotals& t = plan.totals;
@@ -195,7 +192,7 @@ std::string ReportAsHtml(const PlanReport& report) {
     data["cells"].push_back({index.at(pair.first), index.at(pair.second), bytes});
   }
   // "</" would end the script.
-  std::string text = DumpJson(data, /*indent=*/-1);
+  std::string text = DumpJson(data);
   for (size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at + 3)) {
     text.replace(at, 2, "<\\/");
   }

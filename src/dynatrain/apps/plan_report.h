@@ -29,9 +29,6 @@ planner::Traffic TrafficByNode(const planner::Traffic& traffic, const planner::T
 // programs_relay false beside relayed_bytes above 0: messages, peak_extra_bytes, predicted_seconds
 // and programs_cross_node_bytes are of programs that send each piece to each rank directly.
 nlohmann::json ReportAsJson(const PlanReport& report);
-// Its text, on one line if `indent` is -1. Names of files may be any bytes: what is not UTF-8 in
-// them is replaced.
-std::string DumpJson(const nlohmann::json& json, int indent);
 // The totals, and who sends how much to whom: by node, or by rank where there is one node of few
 // ranks.
 std::string ReportAsText(const PlanReport& report);

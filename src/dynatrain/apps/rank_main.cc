@@ -18,6 +18,7 @@
 #include "dynatrain/apps/job_setup.h"
 #include "dynatrain/apps/rank_checkpoint.h"
 #include "dynatrain/apps/rank_process.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/bridge/c10d_groups.h"
 #include "dynatrain/bridge/c10d_store.h"
 #include "dynatrain/elastic/agent.h"
@@ -336,7 +337,7 @@ Status RankProcess::Dump(std::string_view when, int64_t switch_id) {
                       {"dtype", config_.dtype},
                       {"num_ranks", config_.num_ranks},
                       {"model", ModelJson(setup_.model)}};
-  return io::WriteFileAtomically(directory + "/layout.json", about.dump(1));
+  return io::WriteFileAtomically(directory + "/layout.json", DumpJson(about, 1));
 }
 
 Status RankProcess::Finish() {

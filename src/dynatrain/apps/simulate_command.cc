@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/format.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/apps/plan_request.h"
 #include "dynatrain/engine/plan_by_cost.h"
 
@@ -47,7 +47,7 @@ void AddFlags(CLI::App& app, SimulateFlags* flags) {
       ->capture_default_str();
   app.add_flag("--timeline", flags->timeline,
                "tell what each rank did when: the slowest rank's longest entries, all in JSON");
-  app.add_flag("--json{-}", flags->json, "JSON to standard output, or to a file with --json=FILE");
+  app.add_flag("--json{-}", flags->json, kJsonHelp);
 }
 
 std::string_view NameOf(engine::TimelineEntry::Kind kind) {
@@ -184,17 +184,7 @@ std::string AsText(const SimulateFlags& flags, const Simulated& result) {
 Status Simulate(const SimulateFlags& flags) {
   DT_ASSIGN_OR_RETURN(const Simulated result, RunSimulation(flags));
   if (flags.json != "-") std::fputs(AsText(flags, result).c_str(), stdout);
-  if (flags.json.empty()) return Status::Ok();
-  const std::string text = AsJson(flags, result).dump(2) + "\n";
-  if (flags.json == "-") {
-    std::fputs(text.c_str(), stdout);
-    return Status::Ok();
-  }
-  std::ofstream file(flags.json, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return Status::Ok();
-  return Unavailable("{}: cannot write it", flags.json);
+  return ShowJson(flags.json, AsJson(flags, result));
 }
 
 }  // namespace
@@ -204,12 +194,7 @@ void AddSimulateCommand(CLI::App& app, int* exit_code) {
       "simulate", "run a change of layout in virtual time over the links of a topology");
   auto flags = std::make_shared<SimulateFlags>();
   AddFlags(*command, flags.get());
-  command->callback([flags, exit_code] {
-    const Status status = Simulate(*flags);
-    if (status.ok()) return;
-    std::fprintf(stderr, "dynatrain simulate: %s\n", status.ToString().c_str());
-    *exit_code = 1;
-  });
+  command->callback([flags, exit_code] { *exit_code = ExitCode("simulate", Simulate(*flags)); });
 }
 
 }  // namespace dynatrain::apps

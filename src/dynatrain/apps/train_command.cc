@@ -5,8 +5,6 @@
 #include <limits>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
 #include "dynatrain/apps/commands.h"
 #include "dynatrain/apps/directory_lock.h"
 #include "dynatrain/apps/flags.h"
@@ -14,6 +12,7 @@
 #include "dynatrain/apps/launcher.h"
 #include "dynatrain/apps/memory_need.h"
 #include "dynatrain/apps/nodes.h"
+#include "dynatrain/apps/output.h"
 #include "dynatrain/apps/resume_check.h"
 #include "dynatrain/apps/signals.h"
 #include "dynatrain/base/text.h"
@@ -180,21 +179,6 @@ Status CheckWritable(std::string_view flag, const std::string& directory) {
   return Unavailable("{} {}: cannot write there: {}", flag, directory, written.message());
 }
 
-// JSON carries the configuration to the ranks, and JSON is UTF-8.
-Status CheckUtf8(const JobConfig& config) {
-  for (const std::string* text : {&config.model, &config.data, &config.layout, &config.save,
-                                  &config.resume, &config.dump_state}) {
-    try {
-      static_cast<void>(nlohmann::json(*text).dump());
-    } catch (const nlohmann::json::exception&) {
-      return InvalidArgument(
-          "an argument is not valid UTF-8: {}",
-          nlohmann::json(*text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
-    }
-  }
-  return {};
-}
-
 void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_str()); }
 
 Status Train(TrainFlags& flags) {
@@ -203,7 +187,8 @@ Status Train(TrainFlags& flags) {
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.join_timeout));
   DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
   if (!node.first()) return LaunchFurther(node, flags.log_directory);
-  DT_RETURN_IF_ERROR(CheckUtf8(config));
+  DT_RETURN_IF_ERROR(CheckUtf8(
+      {config.model, config.data, config.layout, config.save, config.resume, config.dump_state}));
   for (const std::string& text : flags.switches) {
     DT_ASSIGN_OR_RETURN(ScheduledSwitch scheduled, ParseScheduledSwitch(text));
     config.switches.push_back(std::move(scheduled));
@@ -267,10 +252,8 @@ void AddTrainCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<TrainFlags>();
   AddFlags(*command, flags.get());
   command->callback([flags, exit_code] {
-    const Status status = Train(*flags);
-    if (status.ok()) return;
-    std::fprintf(stderr, "dynatrain train: %s\n", status.ToString().c_str());
-    *exit_code = StopSignal() == 0 ? 1 : 128 + StopSignal();
+    *exit_code = ExitCode("train", Train(*flags));
+    if (*exit_code != 0 && StopSignal() != 0) *exit_code = 128 + StopSignal();
   });
 }
 

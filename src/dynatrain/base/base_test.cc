@@ -61,6 +61,14 @@ TEST(ParseJson, ReadsWhatIsJson) {
 }
 
 // The same key in two objects is fine; twice in one is not, however deep, whatever is between.
+TEST(DumpJson, ReplacesWhatIsNotUtf8) {
+  EXPECT_EQ(DumpJson({{"a", 1}, {"path", "caf\xc3\xa9"}}), "{\"a\":1,\"path\":\"caf\xc3\xa9\"}");
+  EXPECT_EQ(DumpJson({{"a", 1}, {"path", "caf\xe9"}}), "{\"a\":1,\"path\":\"caf\xef\xbf\xbd\"}");
+  EXPECT_EQ(DumpJson({1, 2}, 1), "[\n 1,\n 2\n]");
+  EXPECT_TRUE(IsUtf8("caf\xc3\xa9"));
+  EXPECT_FALSE(IsUtf8("caf\xe9"));
+}
+
 TEST(ParseJson, RefusesAKeyThatIsGivenTwiceByName) {
   for (const char* text : {R"({"n": 1, "n": 1})", R"([{"a": {"n": 1, "m": {"n": 2}, "n": 3}}])",
                            R"({"n": [{"n": 1}], "\u006e": 2})"}) {

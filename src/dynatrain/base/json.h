@@ -1,7 +1,9 @@
-// JSON that others wrote: files, requests, messages. The one place where it is parsed.
+// JSON that others wrote: files, requests, messages. The one place where it is parsed. And the text
+// of JSON of ours.
 #ifndef DYNATRAIN_BASE_JSON_H_
 #define DYNATRAIN_BASE_JSON_H_
 
+#include <string>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +16,13 @@ namespace dynatrain {
 // fit a double, or an object has a key twice (the message names it): which of the two values is
 // meant, readers would answer differently. Any thread.
 Result<nlohmann::json> ParseJson(std::string_view text);
+
+// On one line if `indent` is -1. Never throws: names of files and requests may be any bytes, and what
+// is not UTF-8 in them becomes U+FFFD. Any thread.
+std::string DumpJson(const nlohmann::json& json, int indent = -1);
+
+// Whether DumpJson keeps `text` as it is.
+bool IsUtf8(std::string_view text);
 
 }  // namespace dynatrain
 

@@ -14,11 +14,6 @@ using Json = nlohmann::json;
 constexpr std::string_view kCommit = "commit";
 constexpr std::string_view kAbort = "abort: ";
 
-// Invalid UTF-8 (a request's text comes from anywhere) is replaced, not thrown at.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::string SwitchKey(int64_t id, std::string_view name) {
@@ -49,9 +44,10 @@ Outcome OutcomeFromName(std::string_view name) {
 }
 
 std::string RemainsNote::ToJson() const {
-  return Dump({{"phases", phases},
-               {"gave_back", gave_back},
-               {"progress", Json::array({progress.begun, progress.received, progress.released})}});
+  return DumpJson(
+      {{"phases", phases},
+       {"gave_back", gave_back},
+       {"progress", Json::array({progress.begun, progress.received, progress.released})}});
 }
 
 Result<RemainsNote> RemainsNote::FromJson(const std::string& text) {
@@ -70,7 +66,7 @@ Result<RemainsNote> RemainsNote::FromJson(const std::string& text) {
 }
 
 std::string Settlement::ToText() const {
-  return Dump({{"outcome", OutcomeName(outcome)}, {"lost", lost}});
+  return DumpJson({{"outcome", OutcomeName(outcome)}, {"lost", lost}});
 }
 
 Settlement Settlement::FromText(const std::string& text) {
@@ -93,7 +89,7 @@ Decision Decision::FromText(const std::string& text) {
 }
 
 std::string SwitchRequest::ToJson() const {
-  return Dump({{"id", id}, {"spec", spec}, {"requested_step", requested_step}});
+  return DumpJson({{"id", id}, {"spec", spec}, {"requested_step", requested_step}});
 }
 
 Result<SwitchRequest> SwitchRequest::FromJson(const std::string& text) {
@@ -110,28 +106,28 @@ Result<SwitchRequest> SwitchRequest::FromJson(const std::string& text) {
 }
 
 std::string SwitchReport::ToJson() const {
-  return Dump({{"id", id},
-               {"step", step},
-               {"requested_step", requested_step},
-               {"from", from},
-               {"to", to},
-               {"outcome", OutcomeName(outcome)},
-               {"reason", reason},
-               {"lost", lost},
-               {"prepare_seconds", prepare_seconds},
-               {"pause_seconds", pause_seconds},
-               {"first_step_excess_seconds", first_step_excess_seconds},
-               {"execute_seconds", execute_seconds},
-               {"verify_seconds", verify_seconds},
-               {"decide_seconds", decide_seconds},
-               {"activate_seconds", activate_seconds},
-               {"moved_bytes", moved_bytes},
-               {"kept_bytes", kept_bytes},
-               {"peak_extra_bytes", peak_extra_bytes},
-               {"phases", phases},
-               {"digest_before", digest_before},
-               {"digest_after", digest_after},
-               {"replica_check", replica_check}});
+  return DumpJson({{"id", id},
+                   {"step", step},
+                   {"requested_step", requested_step},
+                   {"from", from},
+                   {"to", to},
+                   {"outcome", OutcomeName(outcome)},
+                   {"reason", reason},
+                   {"lost", lost},
+                   {"prepare_seconds", prepare_seconds},
+                   {"pause_seconds", pause_seconds},
+                   {"first_step_excess_seconds", first_step_excess_seconds},
+                   {"execute_seconds", execute_seconds},
+                   {"verify_seconds", verify_seconds},
+                   {"decide_seconds", decide_seconds},
+                   {"activate_seconds", activate_seconds},
+                   {"moved_bytes", moved_bytes},
+                   {"kept_bytes", kept_bytes},
+                   {"peak_extra_bytes", peak_extra_bytes},
+                   {"phases", phases},
+                   {"digest_before", digest_before},
+                   {"digest_after", digest_after},
+                   {"replica_check", replica_check}});
 }
 
 Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {

@@ -79,7 +79,7 @@ std::string Vote::ToJson() const {
             {"ties", ties}};
     if (!peaks.empty()) json["peaks"] = peaks;
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return DumpJson(json);
 }
 
 Vote Vote::FromJson(const std::string& text) {

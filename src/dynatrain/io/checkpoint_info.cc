@@ -33,7 +33,7 @@ uint64_t FromHex(const json& value) {
 // At most what fits an int64_t; no fraction.
 int64_t WholeNumber(const json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) return value.get<int64_t>();
-  throw json::other_error::create(501, value.dump() + " is not a whole number of at least 0",
+  throw json::other_error::create(501, DumpJson(value) + " is not a whole number of at least 0",
                                   &value);
 }
 
@@ -52,10 +52,10 @@ CheckpointFile FileFrom(const json& text) {
   return file;
 }
 
-// Of everything but the digest itself, in the one form that dump() has for it.
+// Of everything but the digest itself, in the one form that DumpJson has for it.
 uint64_t DigestOf(json text) {
   text.erase("xxh3");
-  const std::string canonical = text.dump();
+  const std::string canonical = DumpJson(text);
   return XXH3_64bits(canonical.data(), canonical.size());
 }
 
@@ -82,7 +82,7 @@ Result<CheckpointInfo> Parse(const json& text, const std::string& name) {
 std::string SavedShards::ToJson() const {
   json text = {{"digest", Hex(digest.digest)}, {"replica", Hex(digest.replica)}};
   if (file) text["file"] = FileJson(*file);
-  return text.dump();
+  return DumpJson(text);
 }
 
 Result<SavedShards> SavedShards::FromJson(const std::string& text) {
@@ -110,7 +110,7 @@ Status WriteCheckpointInfo(const std::string& path, const CheckpointInfo& info) 
                {"digest", Hex(info.digest)},
                {"files", files}};
   text["xxh3"] = Hex(DigestOf(text));
-  return WriteFileAtomically(path + "/" + kInfoName, text.dump(1));
+  return WriteFileAtomically(path + "/" + kInfoName, DumpJson(text, 1));
 }
 
 Result<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
@@ -125,8 +125,8 @@ Result<CheckpointInfo> ParseCheckpointInfo(std::string_view file, const std::str
   try {
     const json& text = *parsed;
     if (text.at("format") != kFormatVersion) {
-      return InvalidArgument("{}: format {}, this version reads {}", name, text.at("format").dump(),
-                             kFormatVersion);
+      return InvalidArgument("{}: format {}, this version reads {}", name,
+                             DumpJson(text.at("format")), kFormatVersion);
     }
     if (FromHex(text.at("xxh3")) != DigestOf(text)) {
       return DataLoss("{} is damaged: it is not what was written, its digest differs", name);

@@ -14,9 +14,7 @@ using Json = nlohmann::json;
 using Family = ModelConfig::Family;
 
 // A value as a message shows it.
-std::string Told(const Json& value) {
-  return Shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string Told(const Json& value) { return Shortened(DumpJson(value)); }
 
 // Reads the keys of one JSON object and keeps the first error.
 class Reader {

@@ -73,9 +73,7 @@ constexpr RateKey kHostRates[] = {{"latency_s", &Topology::latency_s, kTime},
                                   {"copy_bytes_per_s", &Topology::copy_bytes_per_s, kRate},
                                   {"check_bytes_per_s", &Topology::check_bytes_per_s, kRate}};
 
-std::string Told(const Json& value) {
-  return Shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string Told(const Json& value) { return Shortened(DumpJson(value)); }
 
 Status CheckNumber(std::string_view key, const Json& value, const Range& range) {
   if (value.is_number() && range.Holds(value.get<double>())) return Status::Ok();

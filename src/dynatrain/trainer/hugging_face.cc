@@ -327,7 +327,8 @@ Status WriteHuggingFace(const std::string& folder, const models::ModelConfig& co
     }
   }
   DT_RETURN_IF_ERROR(writer.Finish());
-  return io::WriteFileAtomically(folder + "/config.json", ConfigJson(config, dtype).dump(2) + "\n");
+  return io::WriteFileAtomically(folder + "/config.json",
+                                 DumpJson(ConfigJson(config, dtype), 2) + "\n");
 }
 
 }  // namespace dynatrain::trainer
