@@ -38,7 +38,8 @@ Status WriteAll(int fd, ConstByteSpan data, const std::string& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a pipe waits for its writer otherwise; regular files know no difference.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return SystemError("cannot open", path);
   struct stat info{};
   if (::fstat(file.get(), &info) != 0) return SystemError("cannot read", path);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,6 +96,13 @@ TEST_F(SafetensorsTest, RefusesDamagedFilesByName) {
     EXPECT_EQ(file.status().code(), StatusCode::kDataLoss) << text;
     EXPECT_THAT(file.status().message(), testing::HasSubstr(path));
   }
+}
+
+TEST_F(SafetensorsTest, RefusesAPipeAtOnce) {
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  const Status status = SafetensorsFile::Open(Path("pipe")).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), testing::HasSubstr("pipe is not a regular file"));
 }
 
 TEST_F(SafetensorsTest, RefusesANameThatIsGivenTwice) {

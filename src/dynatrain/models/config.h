@@ -63,7 +63,7 @@ struct ModelConfig {
 // deepseek_v2, deepseek_v3 or gpt2. Names the key that is missing or wrong.
 Result<ModelConfig> ParseConfig(std::string_view json);
 
-// From a preset's name, else from a file or a folder with a config.json.
+// From a preset's name, else from a file (ReadTextFile) or a folder with a config.json.
 Result<ModelConfig> LoadModel(const std::string& preset_or_path);
 
 std::vector<std::string> PresetNames();

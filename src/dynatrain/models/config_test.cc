@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -202,6 +203,11 @@ TEST(LoadModel, ReadsFilesAndFolders) {
                 ": model_type '' is not available; available are llama, mistral, qwen2, qwen3, "
                 "qwen3_moe, "
                 "mixtral, deepseek_v2, deepseek_v3, gpt2");
+  std::filesystem::remove(folder / "config.json");
+  ASSERT_EQ(::mkfifo((folder / "config.json").c_str(), 0600), 0);
+  EXPECT_EQ(LoadModel(folder.string()).status().message(),
+            fmt::format("model '{}': a pipe; right is a regular file of at most 16 MiB",
+                        (folder / "config.json").string()));
   std::filesystem::remove(folder / "config.json");
   EXPECT_EQ(LoadModel(folder.string()).status().message(),
             fmt::format("model '{}' is a folder without a config.json", folder.string()));

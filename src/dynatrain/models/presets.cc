@@ -1,12 +1,9 @@
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <fmt/ranges.h>
 
+#include "dynatrain/base/text_file.h"
 #include "dynatrain/models/config.h"
 
 namespace dynatrain::models {
@@ -132,16 +129,13 @@ Result<ModelConfig> LoadModel(const std::string& preset_or_path) {
       return NotFound("model '{}' is a folder without a config.json", preset_or_path);
     }
   }
-  if (!std::filesystem::is_regular_file(path, error)) {
+  const Result<std::string> text = ReadTextFile(path.string());
+  if (text.status().code() == StatusCode::kNotFound) {
     return NotFound("model '{}' is neither a file nor a preset; presets are {}", preset_or_path,
                     fmt::join(PresetNames(), ", "));
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file)
-    return Unavailable("model '{}' cannot be read: {}", path.string(), std::strerror(errno));
-  Result<ModelConfig> config = ParseConfig(text.str());
+  if (!text.ok()) return text.status().Within(fmt::format("model '{}'", path.string()));
+  Result<ModelConfig> config = ParseConfig(*text);
   if (!config.ok()) return config.status().Within(path.string());
   return config;
 }

@@ -1,19 +1,16 @@
 #include "dynatrain/planner/topology.h"
 
 #include <bit>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 #include <set>
 #include <span>
-#include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "dynatrain/base/hash.h"
 #include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
+#include "dynatrain/base/text_file.h"
 #include "dynatrain/vps/layout.h"
 
 namespace dynatrain::planner {
@@ -309,14 +306,12 @@ Result<Topology> LoadTopology(const std::string& preset_or_path) {
   for (const Topology& preset : Presets()) {
     if (preset.name == preset_or_path) return preset;
   }
-  std::ifstream file(preset_or_path);
-  if (!file) {
+  const Result<std::string> text = ReadTextFile(preset_or_path);
+  if (text.status().code() == StatusCode::kNotFound) {
     return NotFound("topology {}: no preset ({}) and no file: {}", preset_or_path,
-                    fmt::join(TopologyPresetNames(), ", "), std::strerror(errno));
+                    fmt::join(TopologyPresetNames(), ", "), text.status().message());
   }
-  std::stringstream text;
-  text << file.rdbuf();
-  Result<Topology> topology = ParseTopology(text.str());
+  Result<Topology> topology = text.ok() ? ParseTopology(*text) : Result<Topology>(text.status());
   if (!topology.ok()) return topology.status().Within(fmt::format("topology {}", preset_or_path));
   return topology;
 }

@@ -67,7 +67,7 @@ struct Topology {
 // The text of a topology file. Errors name the key, the value and what would be right.
 Result<Topology> ParseTopology(std::string_view json);
 
-// From a preset's name (a800x16, h100x16, local), else from a file.
+// From a preset's name (a800x16, h100x16, local), else from a file (ReadTextFile).
 Result<Topology> LoadTopology(const std::string& preset_or_path);
 
 std::vector<std::string> TopologyPresetNames();

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <limits>
 
@@ -76,6 +78,16 @@ TEST(Topology, BadFilesAreRefusedByName) {
   ExpectRefused(R"({"nodes": ["-1"]})", "nodes[0]");
   ExpectRefused(R"({"nodes": ["0-1"], "ranks_per_node": 2})", "beside listed nodes");
   EXPECT_THAT(LoadTopology("/no/such/file").status().message(), HasSubstr("a800x16"));
+}
+
+TEST(Topology, OnlyARegularFileIsRead) {
+  const std::string pipe = testing::TempDir() + fmt::format("dynatrain_topology_{}", ::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(LoadTopology(pipe).status().message(),
+            fmt::format("topology {}: a pipe; right is a regular file of at most 16 MiB", pipe));
+  EXPECT_THAT(LoadTopology("/dev/zero").status().message(), HasSubstr("a device; right is"));
+  EXPECT_THAT(LoadTopology("/").status().message(), HasSubstr("a folder; right is"));
+  ::unlink(pipe.c_str());
 }
 
 TEST(Topology, RatesAreThereAndWithinAFiniteRange) {
