@@ -25,6 +25,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kForbidden = 403;
 constexpr char kJsonType[] = "application/json";
 constexpr Duration kStartTimeout = std::chrono::seconds(10);
 constexpr Duration kPoll = std::chrono::milliseconds(2);
@@ -119,14 +120,18 @@ StatusCode CodeOfHttp(int http) {
   }
 }
 
+void AnswerError(int http, const std::string& message, httplib::Response& response) {
+  const json error = {{"error", message}};
+  response.status = http;
+  response.set_content(DumpJson(error), kJsonType);
+}
+
 void Answer(const Result<json>& result, httplib::Response& response) {
   if (result.ok()) {
     response.set_content(DumpJson(*result), kJsonType);
     return;
   }
-  response.status = HttpCode(result.status());
-  const json error = {{"error", result.status().message()}};
-  response.set_content(DumpJson(error), kJsonType);
+  AnswerError(HttpCode(result.status()), result.status().message(), response);
 }
 
 Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& body) {
@@ -140,6 +145,17 @@ Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& bo
   DT_ASSIGN_OR_RETURN(const int64_t id,
                       handlers.request_switch(request["spec"].get<std::string>()));
   return json{{"id", id}};
+}
+
+// Whether a request comes from a page that this port did not serve, which only browsers tell.
+bool FromAnotherSite(const httplib::Request& request, const Address& own) {
+  if (!request.has_header("Origin")) return false;
+  const std::string origin = request.get_header_value("Origin");
+  for (const std::string& host :
+       {own.host, std::string("127.0.0.1"), std::string("::1"), std::string("localhost")}) {
+    if (origin == "http://" + Address{host, own.port}.ToString()) return false;
+  }
+  return true;
 }
 
 class HttpControlServer final : public ControlServer {
@@ -157,16 +173,15 @@ class HttpControlServer final : public ControlServer {
     server_.set_read_timeout(kClientTimeout);
     server_.set_write_timeout(kClientTimeout);
     server_.set_payload_max_length(kLongestRequest);
-    server_.Post("/switch", [this](const httplib::Request& request, httplib::Response& response) {
-      Answer(HandleSwitch(handlers_, request.body), response);
-    });
-    server_.Get(R"(/switch/(\d{1,9}))",
-                [this](const httplib::Request& request, httplib::Response& response) {
-                  Answer(handlers_.switch_state(std::stoll(request.matches[1])), response);
-                });
-    server_.Get("/status", [this](const httplib::Request&, httplib::Response& response) {
-      Answer(handlers_.status(), response);
-    });
+    server_.Post("/switch", Guarded([this](const httplib::Request& request) {
+                   return HandleSwitch(handlers_, request.body);
+                 }));
+    server_.Get(R"(/switch/(\d{1,9}))", Guarded([this](const httplib::Request& request) {
+                  return handlers_.switch_state(std::stoll(request.matches[1]));
+                }));
+    server_.Get("/status", Guarded([this](const httplib::Request&) -> Result<json> {
+                  return handlers_.status();
+                }));
   }
 
   // httplib serves every client that is connected before it ends, and each may be silent up to its
@@ -205,6 +220,19 @@ class HttpControlServer final : public ControlServer {
   const Address& address() const override { return address_; }
 
  private:
+  using Handler = std::function<Result<json>(const httplib::Request&)>;
+  httplib::Server::Handler Guarded(Handler handler) {
+    return [this, handler = std::move(handler)](const httplib::Request& request,
+                                                httplib::Response& response) {
+      if (!FromAnotherSite(request, address_)) return Answer(handler(request), response);
+      AnswerError(kForbidden,
+                  fmt::format("pages of {} do not control this job; right is a request without "
+                              "Origin, or one from http://{}",
+                              Shortened(request.get_header_value("Origin")), address_.ToString()),
+                  response);
+    };
+  }
+
   Address address_;
   ControlHandlers handlers_;
   httplib::Server server_;

@@ -13,7 +13,9 @@
 // voted in this stage]}; see elastic/switch_progress.h.
 //
 // Unauthenticated; whoever reaches the address controls the job, so it listens on loopback
-// addresses only.
+// addresses only. A browser on this machine lets pages of any site reach it, but tells which: a
+// request with an Origin other than this port on 127.0.0.1, [::1] or localhost gets 403 {"error":
+// "..."}.
 #ifndef DYNATRAIN_APPS_CONTROL_H_
 #define DYNATRAIN_APPS_CONTROL_H_
 
