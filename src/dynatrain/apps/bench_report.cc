@@ -1,6 +1,7 @@
 // What `dynatrain bench` shows: JSON, and lines for a terminal.
 #include "dynatrain/apps/bench.h"
 #include "dynatrain/apps/format.h"
+#include "dynatrain/base/json.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -50,7 +51,7 @@ json FiguresAsJson(const BenchFigures& figures) {
       {"peak_extra_bytes", figures.peak_extra_bytes},
       {"measured_peak_extra_bytes",
        OrNull(figures.measured_peak_extra_bytes >= 0, figures.measured_peak_extra_bytes)},
-      {"digest", fmt::format("{:016x}", figures.digest)},
+      {"digest", HexText(figures.digest)},
       {"predicted_seconds", figures.predicted_seconds},
       {"predicted_over_measured", Ratio(figures.predicted_seconds, figures.seconds.median)},
       {"fitted",

@@ -12,7 +12,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from cli_test_support import MICRO, Cli, events, main
+from cli_test_support import MICRO, NO_DIGEST, Cli, events, main
 
 TEN_LAYOUTS = ["dp=1", "dp=2", "dp=4,zero=1", "tp=2,dp=1", "tp=2,pp=2,dp=1", "pp=3,dp=1", "pp=2,dp=2,zero=1,split=1+2",
                "pp=2,dp=1,zero_order=reverse-contiguous-start:16-end:64", "tp=2,dp=2,zero=1,ranks=3+1+0+2",
@@ -60,7 +60,8 @@ class Checkpoints(CheckpointCase):
     def test_one_checkpoint_goes_on_in_ten_layouts(self):
         whole = losses(self.train("--layout", "tp=2,dp=2,zero=1", "--steps", "12"))
         saved = self.save_at(6)
-        self.assertNotEqual(saved["digest"], 0)
+        self.assertRegex(saved["digest"], "^[0-9a-f]{16}$")
+        self.assertNotEqual(saved["digest"], NO_DIGEST)
         for layout in TEN_LAYOUTS:
             with self.subTest(layout=layout):
                 lines = self.train("--layout", layout, "--steps", "12", "--stop-after", "9", "--resume", str(self.store))

@@ -12,6 +12,7 @@ import unittest
 
 DEADLINE_S = 120
 SKIPPED = 77
+NO_DIGEST = "0" * 16  # told where none was asked for
 MICRO = ["--model", "micro-llama", "--global-batch", "4", "--seq", "32"]
 
 

@@ -2,6 +2,8 @@
 // "event" and "t", the time of writing on the host's monotonic clock in seconds (CLOCK_MONOTONIC:
 // comparable between processes of a host).
 //
+// Digests are 16 hexadecimal digits.
+//
 // - up {rank}: the process runs, libraries are loaded
 // - ready {rank, groups_seconds, load_seconds, build_seconds}: before its first step; load is of a
 //   checkpoint, else 0

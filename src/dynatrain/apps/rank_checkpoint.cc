@@ -6,6 +6,7 @@
 
 #include "dynatrain/apps/resume_check.h"
 #include "dynatrain/base/clock.h"
+#include "dynatrain/base/json.h"
 #include "dynatrain/io/checkpoint.h"
 
 namespace dynatrain::apps {
@@ -123,7 +124,7 @@ Result<bool> SaveCheckpoint(const CheckpointContext& context,
     context.events->Write("saved", {{"path", *path},
                                     {"step", step},
                                     {"seconds", ToSeconds(MonotonicClock().Now() - began)},
-                                    {"digest", info.digest}});
+                                    {"digest", HexText(info.digest)}});
   } else {
     context.events->Write("save_failed", {{"step", step}, {"message", path.status().ToString()}});
   }
@@ -165,7 +166,7 @@ Result<std::string> LoadCheckpoint(const CheckpointContext& context,
   context.events->Write("resumed", {{"path", path},
                                     {"step", info.step},
                                     {"load_seconds", ToSeconds(MonotonicClock().Now() - began)},
-                                    {"digest", sum.digest}});
+                                    {"digest", HexText(sum.digest)}});
   return info.job_state;
 }
 

@@ -13,7 +13,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from cli_test_support import MICRO, Cli, events, json_lines, main
+from cli_test_support import MICRO, NO_DIGEST, Cli, events, json_lines, main
 
 
 def losses(lines):
@@ -24,7 +24,8 @@ class Jobs(Cli):
     def assert_proven(self, report):
         self.assertEqual(report["outcome"], "committed", report)
         self.assertEqual(report["digest_before"], report["digest_after"], report)
-        self.assertNotEqual(report["digest_before"], 0, report)
+        self.assertRegex(report["digest_before"], "^[0-9a-f]{16}$", report)
+        self.assertNotEqual(report["digest_before"], NO_DIGEST, report)
         self.assertEqual(report["replica_check"], 0, report)
 
     def assert_same_losses(self, one, other):

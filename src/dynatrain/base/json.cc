@@ -1,6 +1,7 @@
 #include "dynatrain/base/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <set>
 #include <string>
@@ -62,6 +63,18 @@ Result<Json> ParseJson(std::string_view text) {
 
 std::string DumpJson(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string HexText(uint64_t value) { return fmt::format("{:016x}", value); }
+
+uint64_t FromHex(const Json& value) {
+  const auto text = value.get<std::string>();
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Json::other_error::create(501, "\"" + text + "\" is not a hexadecimal number", &value);
+  }
+  return number;
 }
 
 bool IsUtf8(std::string_view text) {

@@ -3,6 +3,7 @@
 #ifndef DYNATRAIN_BASE_JSON_H_
 #define DYNATRAIN_BASE_JSON_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,12 @@ std::string DumpJson(const nlohmann::json& json, int indent = -1);
 
 // Whether DumpJson keeps `text` as it is.
 bool IsUtf8(std::string_view text);
+
+// 64 bits as JSON carries them: 16 hexadecimal digits, for many readers keep 53 bits of a number.
+std::string HexText(uint64_t value);
+// The other way round. Throws nlohmann::json::exception, as its own accessors do, where `value` is
+// not such a text.
+uint64_t FromHex(const nlohmann::json& value);
 
 }  // namespace dynatrain
 

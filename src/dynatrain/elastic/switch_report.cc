@@ -125,8 +125,8 @@ std::string SwitchReport::ToJson() const {
                    {"kept_bytes", kept_bytes},
                    {"peak_extra_bytes", peak_extra_bytes},
                    {"phases", phases},
-                   {"digest_before", digest_before},
-                   {"digest_after", digest_after},
+                   {"digest_before", HexText(digest_before)},
+                   {"digest_after", HexText(digest_after)},
                    {"replica_check", replica_check}});
 }
 
@@ -153,8 +153,8 @@ Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
     json.at("kept_bytes").get_to(report.kept_bytes);
     json.at("peak_extra_bytes").get_to(report.peak_extra_bytes);
     json.at("phases").get_to(report.phases);
-    json.at("digest_before").get_to(report.digest_before);
-    json.at("digest_after").get_to(report.digest_after);
+    report.digest_before = FromHex(json.at("digest_before"));
+    report.digest_after = FromHex(json.at("digest_after"));
     json.at("replica_check").get_to(report.replica_check);
     return report;
   } catch (const Json::exception& e) {

@@ -14,6 +14,7 @@ namespace dynatrain::elastic {
 namespace {
 
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 TEST(SwitchRequest, GoesThroughText) {
   const SwitchRequest request{7, "tp=2,dp=1 \"\\\xff", 41};
@@ -46,6 +47,7 @@ TEST(SwitchReport, GoesThroughTextAndMerges) {
   const auto read = SwitchReport::FromJson(a.ToJson());
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   EXPECT_EQ(read->ToJson(), a.ToJson());
+  EXPECT_EQ(read->digest_before, a.digest_before);
   const SwitchReport merged = MergeReports({*read, b});
   EXPECT_EQ(merged.outcome, Outcome::kCommitted);
   EXPECT_EQ(merged.pause_seconds, 0.5);
@@ -54,6 +56,21 @@ TEST(SwitchReport, GoesThroughTextAndMerges) {
   EXPECT_EQ(merged.peak_extra_bytes, 11);
   EXPECT_EQ(merged.digest_before, ~uint64_t{0});
   EXPECT_FALSE(SwitchReport::FromJson("{\"id\":1}").ok());
+}
+
+TEST(SwitchReport, DigestsAreTextThatNoReaderRounds) {
+  SwitchReport report;
+  report.digest_before = (uint64_t{1} << 53) + 1;
+  report.digest_after = ~uint64_t{0};
+  const std::string text = report.ToJson();
+  EXPECT_THAT(text, HasSubstr(R"("digest_before":"0020000000000001")"));
+  EXPECT_THAT(text, HasSubstr(R"("digest_after":"ffffffffffffffff")"));
+  EXPECT_EQ(SwitchReport::FromJson(text)->digest_before, report.digest_before);
+  for (const char* bad : {"7", "\"\"", "\"xyz\"", "\"10020000000000001\"", "null"}) {
+    std::string changed = text;
+    changed.replace(changed.find("\"0020000000000001\""), 18, bad);
+    EXPECT_FALSE(SwitchReport::FromJson(changed).ok()) << bad;
+  }
 }
 
 TEST(Decision, WhateverIsNotCommitIsAbort) {

@@ -1,6 +1,5 @@
 // checkpoint.json and the parts of it that ranks tell.
 #include <algorithm>
-#include <charconv>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -17,19 +16,6 @@ using nlohmann::json;
 
 constexpr int kFormatVersion = 2;
 
-std::string Hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
-// Throws json::exception like the accessors around it.
-uint64_t FromHex(const json& value) {
-  const auto text = value.get<std::string>();
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw json::other_error::create(501, "\"" + text + "\" is not a hexadecimal number", &value);
-  }
-  return number;
-}
-
 // At most what fits an int64_t; no fraction.
 int64_t WholeNumber(const json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) return value.get<int64_t>();
@@ -39,7 +25,7 @@ int64_t WholeNumber(const json& value) {
 
 json FileJson(const CheckpointFile& file) {
   json tensors = json::object();
-  for (const auto& [name, digest] : file.tensors) tensors[name] = Hex(digest);
+  for (const auto& [name, digest] : file.tensors) tensors[name] = HexText(digest);
   return {{"name", file.name}, {"bytes", file.bytes}, {"tensors", tensors}};
 }
 
@@ -80,7 +66,7 @@ Result<CheckpointInfo> Parse(const json& text, const std::string& name) {
 }  // namespace
 
 std::string SavedShards::ToJson() const {
-  json text = {{"digest", Hex(digest.digest)}, {"replica", Hex(digest.replica)}};
+  json text = {{"digest", HexText(digest.digest)}, {"replica", HexText(digest.replica)}};
   if (file) text["file"] = FileJson(*file);
   return DumpJson(text);
 }
@@ -104,12 +90,12 @@ Status WriteCheckpointInfo(const std::string& path, const CheckpointInfo& info) 
                {"step", info.step},
                {"layout", info.layout.ToString()},
                {"job_state", std::vector<uint8_t>(info.job_state.begin(), info.job_state.end())},
-               {"catalog_fingerprint", Hex(info.catalog_fingerprint)},
+               {"catalog_fingerprint", HexText(info.catalog_fingerprint)},
                {"dtype", info.dtype},
                {"run", info.run},
-               {"digest", Hex(info.digest)},
+               {"digest", HexText(info.digest)},
                {"files", files}};
-  text["xxh3"] = Hex(DigestOf(text));
+  text["xxh3"] = HexText(DigestOf(text));
   return WriteFileAtomically(path + "/" + kInfoName, DumpJson(text, 1));
 }
 
