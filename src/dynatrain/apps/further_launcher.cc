@@ -68,7 +68,13 @@ class FurtherJob {
 
 Status FurtherJob::Start(const std::string& log_directory) {
   DT_RETURN_IF_ERROR(link_.StayAlive());
-  DT_ASSIGN_OR_RETURN(config_, link_.AwaitConfig());
+  DT_ASSIGN_OR_RETURN(std::optional<JobConfig> config, link_.AwaitConfig());
+  if (!config) {
+    known_to_first_ = true;
+    DT_ASSIGN_OR_RETURN(const std::optional<std::string> why, link_.Ended());
+    return EndedByFirst(why.value_or("it did not say why"));
+  }
+  config_ = *std::move(config);
   DT_ASSIGN_OR_RETURN(const JobSetup setup, JobSetup::Make(config_));
   const NodeRanks ranks = RanksOf(node_, config_);
   DT_RETURN_IF_ERROR(CheckMemory(config_, setup, ranks.first, ranks.count).status());

@@ -37,6 +37,8 @@ constexpr Duration kStoreTimeout = std::chrono::seconds(20);
 constexpr Duration kTerminateGrace = std::chrono::seconds(2);
 // How long other launchers get to end their ranks.
 constexpr Duration kLeaveTimeout = std::chrono::seconds(5);
+// How long they get to hear that the job will not start: some may be starting still.
+constexpr Duration kRefusalTimeout = std::chrono::seconds(10);
 constexpr Duration kStopReminder = std::chrono::seconds(1);
 // A launcher may be silent for so much longer than a rank within a step.
 constexpr Duration kSilenceMargin = std::chrono::seconds(5);
@@ -457,12 +459,31 @@ json Job::StatusJson() {
 
 }  // namespace
 
-Status Launch(const LaunchOptions& options) {
-  NoticeSignals();
+void RefuseOthers(const NodeOptions& node, const Status& why) {
+  if (node.count == 1) return;
   bridge::SilenceTorchLog();
-  DT_ASSIGN_OR_RETURN(JsonSink sink, JsonSink::Open(options.json));
-  DT_ASSIGN_OR_RETURN(auto logs, LogDirectory::Make(options.log_directory));
-  return Job(options, std::move(sink), std::move(logs)).Run();
+  // Whoever cannot be told finds out by its own --join-timeout.
+  std::unique_ptr<bridge::StoreServer> server;
+  if (node.serves_store) {
+    auto started = bridge::StoreServer::Start(node.listen);
+    if (!started.ok()) return;
+    server = *std::move(started);
+  }
+  const auto store = bridge::ConnectStore(node.store, kRefusalTimeout);
+  if (!store.ok()) return;
+  NodeLink(store->get(), node).EndOthers(why, std::min(kRefusalTimeout, node.join_timeout));
+}
+
+Status Launch(const LaunchOptions& options) {
+  bridge::SilenceTorchLog();
+  Result<JsonSink> sink = JsonSink::Open(options.json);
+  if (!sink.ok()) RefuseOthers(options.node, sink.status());
+  DT_RETURN_IF_ERROR(sink.status());
+  auto logs = LogDirectory::Make(options.log_directory);
+  if (!logs.ok()) RefuseOthers(options.node, logs.status());
+  DT_RETURN_IF_ERROR(logs.status());
+  NoticeSignals();
+  return Job(options, *std::move(sink), *std::move(logs)).Run();
 }
 
 }  // namespace dynatrain::apps

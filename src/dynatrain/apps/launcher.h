@@ -27,7 +27,11 @@ struct LaunchOptions {
 // thing that went wrong first; no rank process is left either way.
 Status Launch(const LaunchOptions& options);
 
-// The same for a launcher that is not the job's first (NodeOptions::index > 0): starts its ranks with
+// For a first launcher that does not come to Launch: tells the others, if there are any, why the job
+// will not start. Waits until all have heard it, for some seconds at most.
+void RefuseOthers(const NodeOptions& node, const Status& why);
+
+// The same as Launch for a launcher that is not the job's first (NodeOptions::index > 0): starts its ranks with
 // the first one's configuration, and ends with them or when the first one says so.
 Status LaunchFurther(const NodeOptions& node, const std::string& log_directory);
 

@@ -141,6 +141,16 @@ class Launchers(SeveralLaunchers):
         self.assertEqual([code for code, _, _ in ends], [1, 128 + signal.SIGINT], ends)
         self.assertIn("launcher 1: stopped by signal 2", ends[0][2])
 
+    def test_input_that_the_first_refuses_ends_all_at_once_with_its_reason(self):
+        for wrong, why in ((["--layout", "pp=2,split=2+2"], "split"),
+                           (["--layout", "dp=2", f"--json={self.path / 'no' / 'such'}"], "cannot write there")):
+            with self.subTest(wrong=wrong):
+                jobs = self.srun(2, *wrong, *ENDLESS, "--join-timeout", "80000")
+                for code, _, err in [self.finish(job) for job in jobs]:
+                    self.assertEqual(code, 1, err)
+                    self.assertIn(why, err)
+                self.assertIn("the first launcher ended the job: ", err)
+
     def test_a_launcher_that_does_not_come_is_named(self):
         (first, second) = self.srun(2, "--layout", "dp=2", *ENDLESS, "--join-timeout", "1")
         second.kill()

@@ -109,10 +109,22 @@ Status NodeLink::ShareConfig(const JobConfig& config) {
   return store_->Set(kConfigKey, config.ToJson());
 }
 
-Result<JobConfig> NodeLink::AwaitConfig() {
-  const Result<std::string> text = store_->Wait(kConfigKey, node_.join_timeout);
-  if (!text.ok()) return text.status().Within("the first launcher did not say what to start");
-  return JobConfig::FromJson(*text);
+Result<std::optional<JobConfig>> NodeLink::AwaitConfig() {
+  const TimePoint deadline = MonotonicClock().Now() + node_.join_timeout;
+  while (true) {
+    DT_ASSIGN_OR_RETURN(const auto end, Ended());
+    if (end) return std::optional<JobConfig>();
+    DT_ASSIGN_OR_RETURN(const auto text, store_->TryGet(kConfigKey));
+    if (text) {
+      DT_ASSIGN_OR_RETURN(JobConfig config, JobConfig::FromJson(*text));
+      return std::optional<JobConfig>(std::move(config));
+    }
+    if (MonotonicClock().Now() >= deadline) {
+      return DeadlineExceeded("the first launcher did not say within {:g} s what to start",
+                              ToSeconds(node_.join_timeout));
+    }
+    SleepFor(kLookInterval);
+  }
 }
 
 Status NodeLink::AwaitOthers(const std::function<bool()>& give_up) {

@@ -55,9 +55,10 @@ class NodeLink {
  public:
   NodeLink(elastic::Store* store, const NodeOptions& node);
 
-  // First launcher: what all ranks are started with; the others wait for it.
+  // First launcher: what all ranks are started with; the others wait for it. None if the first one
+  // has ended the job instead, and told why (Ended).
   Status ShareConfig(const JobConfig& config);
-  Result<JobConfig> AwaitConfig();
+  Result<std::optional<JobConfig>> AwaitConfig();
   // First launcher: returns once all others have given word. kDeadlineExceeded names those that
   // have not within the join timeout; kAborted if `give_up` says so before.
   Status AwaitOthers(const std::function<bool()>& give_up);

@@ -181,12 +181,14 @@ Status CheckWritable(std::string_view flag, const std::string& directory) {
 
 void Note(const std::string& line) { std::fprintf(stderr, "note: %s\n", line.c_str()); }
 
-Status Train(TrainFlags& flags) {
+// A job whose input is right. The locks are held until it has ended.
+struct CheckedJob {
+  LaunchOptions launch;
+  DirectoryLock save, dump;
+};
+
+Result<CheckedJob> CheckJob(TrainFlags& flags, const NodeOptions& node) {
   JobConfig& config = flags.config;
-  const auto join_timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.join_timeout));
-  DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
-  if (!node.first()) return LaunchFurther(node, flags.log_directory);
   DT_RETURN_IF_ERROR(CheckUtf8(
       {config.model, config.data, config.layout, config.save, config.resume, config.dump_state}));
   for (const std::string& text : flags.switches) {
@@ -214,11 +216,10 @@ Status Train(TrainFlags& flags) {
   if (config.exact_switches) DT_RETURN_IF_ERROR(CheckDistinctSteps(config.switches));
   DT_RETURN_IF_ERROR(CheckWritable("--save", config.save));
   DT_RETURN_IF_ERROR(CheckWritable("--dump-state", config.dump_state));
-  // Held until the job has ended.
   std::error_code ignored;
   const bool one = std::filesystem::equivalent(config.save, config.dump_state, ignored);
-  DT_ASSIGN_OR_RETURN(const DirectoryLock save, DirectoryLock::Take("--save", config.save));
-  DT_ASSIGN_OR_RETURN(const DirectoryLock dump,
+  DT_ASSIGN_OR_RETURN(DirectoryLock save, DirectoryLock::Take("--save", config.save));
+  DT_ASSIGN_OR_RETURN(DirectoryLock dump,
                       DirectoryLock::Take("--dump-state", one ? "" : config.dump_state));
   if (!config.save.empty()) {
     DT_ASSIGN_OR_RETURN(const std::vector<std::string> repaired,
@@ -242,7 +243,18 @@ Status Train(TrainFlags& flags) {
     launch.control = *control;
   }
   if (!flags.json.empty()) launch.json = flags.json;
-  return Launch(launch);
+  return CheckedJob{std::move(launch), std::move(save), std::move(dump)};
+}
+
+Status Train(TrainFlags& flags) {
+  const auto join_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.join_timeout));
+  DT_ASSIGN_OR_RETURN(const NodeOptions node, FindNode(flags.interface, flags.host, join_timeout));
+  if (!node.first()) return LaunchFurther(node, flags.log_directory);
+  const Result<CheckedJob> job = CheckJob(flags, node);
+  if (job.ok()) return Launch(job->launch);
+  RefuseOthers(node, job.status());
+  return job.status();
 }
 
 }  // namespace
