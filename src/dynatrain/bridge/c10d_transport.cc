@@ -1,5 +1,6 @@
 #include "dynatrain/bridge/c10d_transport.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -16,12 +17,12 @@ namespace {
 using transport::OpId;
 using transport::Tag;
 
-// Lengths in place are 1 to 7 times the first or the second, or the third.
-constexpr size_t kSmallest = size_t{64} << 10;
-constexpr size_t kMiddle = 8 * kSmallest;
-constexpr size_t kLargest = 8 * kMiddle;
+// Lengths in place are 1 to kMostUnits units.
+constexpr size_t kUnit = size_t{4} << 10;
+constexpr size_t kMostUnits = 1024;
 // Tags of a message: its head, then one for each length in place.
-constexpr int kTagsPerMessage = 16;
+constexpr uint64_t kTagsPerMessage = 1 + kMostUnits;
+static_assert(transport::kTagLimit * kTagsPerMessage <= uint64_t{1} << 31);
 constexpr uint64_t kMagic = 0x64796e617472616e;
 
 struct Header {
@@ -29,7 +30,7 @@ struct Header {
   uint64_t bytes;
 };
 
-constexpr size_t kLongestHead = sizeof(Header) + kSmallest;
+constexpr size_t kLongestHead = sizeof(Header) + kUnit;
 
 // A view for one Gloo call; Gloo does not write to what it sends.
 std::vector<at::Tensor> View(std::byte* data, size_t bytes) {
@@ -109,14 +110,14 @@ Result<OpId> C10dTransport::Start(bool is_send, RankId peer, Tag tag, std::byte*
 }
 
 void C10dTransport::Post(Operation& op, int position) {
-  const int tag = static_cast<int>(op.tag) * kTagsPerMessage;
-  const size_t tail = op.bytes % kSmallest;
-  op.head =
-      op.is_send ? std::make_unique_for_overwrite<std::byte[]>(sizeof(Header) + tail) : TakeHead();
-  const auto post = [&](std::byte* at, size_t length, int index) {
+  const size_t tail = op.bytes % kUnit;
+  op.head = TakeHead();
+  // A head is 0 units.
+  const auto post = [&](std::byte* at, size_t length, size_t units) {
+    const auto tag = static_cast<int>(op.tag * kTagsPerMessage + units);
     std::vector<at::Tensor> view = View(at, length);
-    op.works.push_back(op.is_send ? group_->send(view, position, tag + index)
-                                  : group_->recv(view, position, tag + index));
+    op.works.push_back(op.is_send ? group_->send(view, position, tag)
+                                  : group_->recv(view, position, tag));
   };
   if (op.is_send) {
     const Header header = {.magic = kMagic, .bytes = op.bytes};
@@ -126,16 +127,12 @@ void C10dTransport::Post(Operation& op, int position) {
   } else {
     post(op.head.get(), kLongestHead, 0);
   }
-  std::byte* at = op.data;
-  std::byte* const end = at + (op.bytes - tail);
-  for (; end - at >= static_cast<std::ptrdiff_t>(kLargest); at += kLargest) post(at, kLargest, 15);
-  const auto left = static_cast<size_t>(end - at);
-  if (const size_t count = left / kMiddle; count > 0) {
-    post(at, count * kMiddle, 7 + static_cast<int>(count));
-    at += count * kMiddle;
+  for (size_t left = op.bytes / kUnit, begin = 0; left > 0;) {
+    const size_t units = std::min(left, kMostUnits);
+    post(op.data + begin, units * kUnit, units);
+    begin += units * kUnit;
+    left -= units;
   }
-  if (const size_t count = left % kMiddle / kSmallest; count > 0)
-    post(at, count * kSmallest, static_cast<int>(count));
 }
 
 C10dTransport::Head C10dTransport::TakeHead() {
@@ -153,8 +150,7 @@ Status C10dTransport::Wait(OpId id, Duration timeout) {
   Status status = WaitForEarlierHeads(id, it->second, timeout);
   if (status.ok()) status = WaitFor(it->second, timeout);
   if (!status.ok()) return Fail(status);
-  if (!it->second.is_send && it->second.head != nullptr)
-    free_heads_.push_back(std::move(it->second.head));
+  if (it->second.head != nullptr) free_heads_.push_back(std::move(it->second.head));
   operations_.erase(it);
   return {};
 }
@@ -218,7 +214,7 @@ Status C10dTransport::TakeHeadIn(Operation& op) {
     return DataLoss("{}: {} bytes were sent, {} are expected", Describe(op), header.bytes,
                     op.bytes);
   }
-  const size_t tail = op.bytes % kSmallest;
+  const size_t tail = op.bytes % kUnit;
   std::memcpy(op.data + (op.bytes - tail), op.head.get() + sizeof(header), tail);
   return {};
 }

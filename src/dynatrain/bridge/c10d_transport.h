@@ -1,9 +1,9 @@
 // transport::Transport over one c10d Gloo group.
 //
-// On the wire a message of n bytes is one head message (header and the last n mod 64 KiB bytes,
+// On the wire a message of n bytes is one head message (header and the last n mod 4 KiB bytes,
 // through a buffer of our own) and, received in place, messages of 4 MiB and then at most one of
-// 1 to 7 times 512 KiB and one of 1 to 7 times 64 KiB. Each of these lengths has a Gloo tag of its
-// own, and a head is always received into a buffer that takes the longest head: so no length that a peer may send can overrun
+// 1 to 1023 times 4 KiB. Each of these lengths has a Gloo tag of its own, and a head is always
+// received into a buffer that takes the longest head: so no length that a peer may send can overrun
 // a receive, which Gloo would answer by ending the process. Lengths that differ are found in the
 // header. Of its own an operation takes at most the longest head and a few KiB.
 #ifndef DYNATRAIN_BRIDGE_C10D_TRANSPORT_H_
@@ -81,7 +81,7 @@ class C10dTransport final : public transport::Transport {
   const std::shared_ptr<WorkerThread> reaper_;
   std::map<RankId, int> positions_;
   std::map<transport::OpId, Operation> operations_;
-  std::vector<Head> free_heads_;  // for receives, of the longest size
+  std::vector<Head> free_heads_;  // of the longest size
   transport::OpId next_op_ = 1;
   Status failed_;
 

@@ -12,8 +12,6 @@
 namespace dynatrain::engine {
 namespace {
 
-using Key = std::tuple<RankId, RankId, transport::Tag>;  // sender, receiver
-
 Status CheckFingerprints(const std::vector<Program>& programs) {
   uint64_t balance = 0;
   for (const Program& program : programs) {
@@ -34,32 +32,35 @@ bool SamePieces(const Message& a, const Message& b) {
 }
 
 Status CheckMessages(const std::vector<Program>& programs) {
-  std::map<Key, const Message*> sends;
+  std::map<WireKey, const Message*> sends;
   for (const Program& program : programs) {
-    for (const Phase& phase : program.phases) {
+    for (int32_t p = 0; const Phase& phase : program.phases) {
       for (const Message& send : phase.sends) {
-        if (!sends.emplace(Key{program.rank, send.peer, send.tag}, &send).second) {
-          return Internal("rank {} sends two messages to {} with tag {}", program.rank, send.peer,
-                          send.tag);
+        if (!sends.emplace(WireKey{program.rank, send.peer, p, send.tag}, &send).second) {
+          return Internal("phase {}: rank {} sends two messages to {} with tag {}", p, program.rank,
+                          send.peer, send.tag);
         }
       }
+      ++p;
     }
   }
   for (const Program& program : programs) {
-    for (const Phase& phase : program.phases) {
+    for (int32_t p = 0; const Phase& phase : program.phases) {
       for (const Message& receive : phase.receives) {
-        const auto it = sends.find(Key{receive.peer, program.rank, receive.tag});
+        const auto it = sends.find(WireKey{receive.peer, program.rank, p, receive.tag});
         if (it == sends.end() || !SamePieces(*it->second, receive)) {
           return Internal("round {}: rank {} expects {} bytes from {} that are not sent so",
                           receive.round, program.rank, receive.bytes, receive.peer);
         }
         sends.erase(it);
       }
+      ++p;
     }
   }
   if (sends.empty()) return Status::Ok();
-  const auto& [from, to, tag] = sends.begin()->first;
-  return Internal("rank {} sends to {} with tag {} and nobody receives", from, to, tag);
+  const WireKey& key = sends.begin()->first;
+  return Internal("phase {}: rank {} sends to {} with tag {} and nobody receives", key.phase,
+                  key.from, key.to, key.tag);
 }
 
 Status CheckMatchings(const std::vector<Program>& programs) {
@@ -125,8 +126,8 @@ struct Actor {
   const Program* program;
   std::vector<Action> actions;
   size_t next = 0;
-  std::deque<Key> sends;  // posted and incomplete, in order
-  std::deque<Key> receives;
+  std::deque<WireKey> sends;  // posted and incomplete, in order
+  std::deque<WireKey> receives;
 };
 
 class Simulation {
@@ -155,16 +156,12 @@ class Simulation {
   }
 
  private:
-  static Key KeyOf(RankId rank, const WireOp& op) {
-    return op.sending ? Key{rank, op.message->peer, op.tag} : Key{op.message->peer, rank, op.tag};
-  }
-
   bool Advance(RankId rank, Actor* actor) {
     const size_t start = actor->next;
     for (; actor->next < actor->actions.size(); ++actor->next) {
       const std::optional<WireOp> op = WireOpOf(*actor->program, actor->actions[actor->next]);
       if (!op) continue;
-      const Key key = KeyOf(rank, *op);
+      const WireKey key = KeyOf(rank, actor->actions[actor->next], *op);
       if (!op->finishes) {
         (op->sending ? actor->sends : actor->receives).push_back(key);
       } else if (!done_.contains(key)) {
@@ -174,7 +171,7 @@ class Simulation {
     return actor->next != start;
   }
 
-  bool InFlight(const std::deque<Key>& posted, const Key& key) const {
+  bool InFlight(const std::deque<WireKey>& posted, const WireKey& key) const {
     const size_t count = std::min(posted.size(), max_outstanding_);
     return std::find(posted.begin(), posted.begin() + static_cast<std::ptrdiff_t>(count), key) !=
            posted.begin() + static_cast<std::ptrdiff_t>(count);
@@ -183,8 +180,8 @@ class Simulation {
   // Completes what this rank sends and the other side is ready for.
   bool Transfer(Actor* actor) {
     for (size_t i = 0; i < std::min(actor->sends.size(), max_outstanding_); ++i) {
-      const Key key = actor->sends[i];
-      Actor& receiver = actors_.at(std::get<1>(key));
+      const WireKey key = actor->sends[i];
+      Actor& receiver = actors_.at(key.to);
       if (!InFlight(receiver.receives, key)) continue;
       actor->sends.erase(actor->sends.begin() + static_cast<std::ptrdiff_t>(i));
       std::erase(receiver.receives, key);
@@ -196,7 +193,7 @@ class Simulation {
 
   const size_t max_outstanding_;
   std::map<RankId, Actor> actors_;
-  std::set<Key> done_;
+  std::set<WireKey> done_;
 };
 
 }  // namespace

@@ -5,6 +5,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
@@ -64,6 +68,39 @@ Nest MakeNest(const Coords& extent, const Coords& from, const Coords& to, int64_
   }
   return nest;
 }
+
+// From this length on, rows that nobody reads soon go past the caches, where the processor can do
+// that: what is overwritten is then not read first, which saves a third of the memory traffic.
+constexpr int64_t kShortestStreamedRow = 4096;
+
+#if defined(__SSE2__)
+void StreamRow(const std::byte* from, std::byte* to, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  const auto address = reinterpret_cast<uintptr_t>(to);
+  int64_t at = static_cast<int64_t>(-address % static_cast<uintptr_t>(kLine));
+  std::memcpy(to, from, static_cast<size_t>(at));
+  for (; at + kLine <= bytes; at += kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + at);
+    auto* target = reinterpret_cast<__m128i*>(to + at);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+}
+// Makes all that was streamed visible to other threads before what this one writes next.
+void EndStream() { _mm_sfence(); }
+#else
+void StreamRow(const std::byte* from, std::byte* to, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+void EndStream() {}
+#endif
 
 // The innermost loop, with the row length known to the compiler where rows are single elements.
 template <class RowBytes>
@@ -129,6 +166,22 @@ void RunNest(const Nest& nest, const std::byte* from, std::byte* to) {
   });
 }
 
+// Precondition: rows of at least kShortestStreamedRow bytes.
+void StreamNest(const Nest& nest, const std::byte* from, std::byte* to) {
+  if (nest.empty) return;
+  if (nest.dims == 0) {
+    StreamRow(from, to, nest.row);
+  } else {
+    const auto last = static_cast<size_t>(nest.dims - 1);
+    ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
+      for (int64_t i = 0; i < nest.extent[last]; ++i)
+        StreamRow(from + from_offset + i * nest.from[last], to + to_offset + i * nest.to[last],
+                  nest.row);
+    });
+  }
+  EndStream();
+}
+
 template <class Span>
 auto* Start(Span buffer, const Region& region) {
   return buffer.data() + region.offset * region.elem_bytes;
@@ -173,8 +226,12 @@ void Unpack(ConstByteSpan run, const Region& region, ByteSpan buffer) {
 void CopyRegion(ConstByteSpan from_buffer, const Region& from, ByteSpan to_buffer,
                 const Region& to) {
   DT_CHECK(from.extent == to.extent && from.elem_bytes == to.elem_bytes);
-  RunNest(MakeNest(from.extent, from.strides, to.strides, from.elem_bytes),
-          Start(from_buffer, from), Start(to_buffer, to));
+  const Nest nest = MakeNest(from.extent, from.strides, to.strides, from.elem_bytes);
+  if (nest.row >= kShortestStreamedRow) {
+    StreamNest(nest, Start(from_buffer, from), Start(to_buffer, to));
+  } else {
+    RunNest(nest, Start(from_buffer, from), Start(to_buffer, to));
+  }
 }
 
 void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {

@@ -101,6 +101,28 @@ TEST(Copy, AllWaysAgreeWithElementByElement) {
   }
 }
 
+// Rows that are long enough to go past the caches, at any alignment and of any length.
+TEST(Copy, LongRowsAtAnyAlignment) {
+  Random random(7);
+  for (int i = 0; i < 200; ++i) {
+    SCOPED_TRACE(fmt::format("copy {}", i));
+    const Coords extent = {random.Between(1, 3), random.Between(4000, 9000)};
+    const auto placed = [&] {
+      const int64_t stride = extent[1] + random.Between(0, 70);
+      Region region{0, random.Between(0, 130), extent, {stride, 1}, 1};
+      return Placed{region, region.offset + extent[0] * stride + 70};
+    };
+    const Placed a = placed();
+    const Placed b = placed();
+    const Bytes source = RandomBytes(&random, a.buffer_bytes);
+    Bytes copied = RandomBytes(&random, b.buffer_bytes);
+    Bytes want = copied;
+    Unpack(Gather(source, a.region), b.region, want);
+    CopyRegion(source, a.region, copied, b.region);
+    ASSERT_EQ(copied, want);
+  }
+}
+
 TEST(Copy, HashOfLongAndShortRows) {
   Random random(7);
   const Bytes source = RandomBytes(&random, 1 << 20);

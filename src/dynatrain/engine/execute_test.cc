@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "dynatrain/engine/checker.h"
+#include "dynatrain/engine/order.h"
 #include "dynatrain/engine/testing_switch.h"
 #include "dynatrain/planner/brute_force.h"
 #include "dynatrain/vps/digest.h"
@@ -184,8 +187,55 @@ TEST(Compile, PeersAndFingerprints) {
             testing::CompileAll(*from, *from, {}, {0, 1, 3})[0].inputs_fingerprint);
   for (const Program& program : programs) {
     for (const Phase& phase : program.phases) {
-      for (const Message& message : phase.sends) EXPECT_LT(message.tag, transport::kTagLimit);
+      for (const Message& message : phase.sends) EXPECT_LT(message.tag, kTagsOfPrograms);
     }
+  }
+}
+
+TEST(Compile, PhasesShareTagsWhereThereAreTooFew) {
+  const auto catalog = SmallModel(2);
+  const auto from = MapOf(catalog, "tp=2,dp=1");
+  const auto to = MapOf(catalog, "dp=2,zero=1");
+  const auto route = planner::PlanRoute(*from, *to, {}, 0);
+  ASSERT_TRUE(route.ok());
+  std::vector<RankId> ranks(50'000);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto program = Compile(*route, *from, *to, {}, ranks, {.phases = 6});
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  std::set<transport::Tag> tags;
+  size_t messages = 0;
+  for (const Phase& phase : program->phases) {
+    for (const Message& message : phase.sends) {
+      EXPECT_LE(message.tag + kTagsPerMessage, kTagsOfPrograms);
+      tags.insert(message.tag);
+      ++messages;
+    }
+  }
+  EXPECT_LT(tags.size(), messages);
+  ranks.resize(1'000'000);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(Compile(*route, *from, *to, {}, ranks).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Both ends post what they have for each other in the same order, so that tags need not differ.
+TEST(Execute, PhasesMayShareTags) {
+  const auto catalog = SmallModel(4);
+  const auto from = MapOf(catalog, "tp=2,pp=2,dp=1");
+  const auto to = MapOf(catalog, "dp=3,zero=1");
+  for (const Mode mode : {Mode::kKeep, Mode::kStream}) {
+    testing::SwitchOptions options;
+    options.compile.mode = mode;
+    options.compile.phases = 7;
+    options.change = [](Program* program) {
+      for (Phase& phase : program->phases) {
+        for (auto* messages : {&phase.receives, &phase.sends})
+          for (Message& message : *messages)
+            message.tag = static_cast<transport::Tag>(message.round) * kTagsPerMessage;
+      }
+    };
+    const SwitchResult result = RunSwitch(*from, MakeState(*from, DistinctValue), *to, options);
+    ASSERT_TRUE(result.ok()) << result.ToString();
+    EXPECT_EQ(result.new_state, MakeState(*to, DistinctValue));
   }
 }
 

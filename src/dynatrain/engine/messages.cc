@@ -35,13 +35,13 @@ class MessageBuilder {
   Result<std::vector<Message>> Finish(int32_t phase) {
     std::vector<Message> messages;
     const int64_t rounds = rounds_.num_rounds();
+    const int64_t turns = kTagsOfPrograms / (rounds * kTagsPerMessage);
+    if (turns == 0) {
+      return InvalidArgument("{} rounds need more tags than {}", rounds, kTagsOfPrograms);
+    }
+    const int64_t turn = phase % turns;
     for (auto& [round, message] : by_round_) {
-      const int64_t tag = (phase * rounds + round) * kTagsPerMessage;
-      if (tag + kTagsPerMessage > transport::kTagLimit) {
-        return InvalidArgument("{} phases of {} rounds need more tags than {}", phase + 1, rounds,
-                               transport::kTagLimit);
-      }
-      message.tag = static_cast<transport::Tag>(tag);
+      message.tag = static_cast<transport::Tag>((turn * rounds + round) * kTagsPerMessage);
       std::ranges::stable_sort(message.fragments, {}, [this](const Fragment& fragment) {
         return catalog_.tensor(fragment.piece.tensor).kind;
       });

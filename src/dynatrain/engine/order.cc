@@ -230,6 +230,14 @@ std::optional<WireOp> WireOpOf(const Program& program, const Action& action) {
   return std::nullopt;
 }
 
+WireKey KeyOf(RankId rank, const Action& action, const WireOp& op) {
+  const RankId peer = op.message->peer;
+  return {.from = op.sending ? rank : peer,
+          .to = op.sending ? peer : rank,
+          .phase = action.phase,
+          .tag = op.tag};
+}
+
 std::vector<Action> ActionsOf(const Program& program) {
   ActionList list(program);
   const auto phases = static_cast<int32_t>(program.phases.size());

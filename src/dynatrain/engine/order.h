@@ -3,6 +3,7 @@
 #ifndef DYNATRAIN_ENGINE_ORDER_H_
 #define DYNATRAIN_ENGINE_ORDER_H_
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -54,6 +55,9 @@ inline transport::Tag TagOf(const Message& message, Wire wire) {
   return message.tag + static_cast<transport::Tag>(wire);
 }
 inline constexpr transport::Tag kTagsPerMessage = 4;
+// Tags of programs are below. Where phases and rounds need more, later phases use them again: both
+// ends of a pair post its messages in the same order, so equal tags match.
+inline constexpr transport::Tag kTagsOfPrograms = transport::kTagLimit / 16 * 15;
 
 struct Action {
   enum class Kind : uint8_t {
@@ -84,6 +88,16 @@ struct WireOp {
   transport::Tag tag;
 };
 std::optional<WireOp> WireOpOf(const Program& program, const Action& action);
+
+// Names one transfer among all of a switch, the same at both ends. Tags alone repeat.
+struct WireKey {
+  RankId from;
+  RankId to;
+  int32_t phase;
+  transport::Tag tag;
+  friend auto operator<=>(const WireKey&, const WireKey&) = default;
+};
+WireKey KeyOf(RankId rank, const Action& action, const WireOp& op);
 
 // One rank's actions in order. At most program.window messages per direction are between post and
 // finish; a message waits for none that has a larger (phase, round); what is relayed is sent once

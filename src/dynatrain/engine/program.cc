@@ -24,7 +24,7 @@ using vps::Shard;
 using vps::ShardMap;
 
 // Bumped when programs of two versions would not fit together.
-constexpr uint64_t kProgramVersion = 6;
+constexpr uint64_t kProgramVersion = 7;
 
 bool SamePlaces(const std::vector<const Shard*>& a, const std::vector<const Shard*>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Shard* x, const Shard* y) {

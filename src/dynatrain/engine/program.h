@@ -139,7 +139,7 @@ inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 // Fragments from this size on are runs of their own.
 inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
 inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
-inline constexpr ByteCount kDefaultTransportBytes = ByteCount{72} << 10;
+inline constexpr ByteCount kDefaultTransportBytes = ByteCount{12} << 10;
 
 // Equal on all ranks of a switch.
 struct CompileOptions {

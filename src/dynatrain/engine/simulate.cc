@@ -4,7 +4,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <tuple>
 
 #include "dynatrain/engine/fair_share.h"
 #include "dynatrain/engine/order.h"
@@ -13,7 +12,6 @@ namespace dynatrain::engine {
 namespace {
 
 using Kind = Action::Kind;
-using Key = std::tuple<RankId, RankId, transport::Tag>;  // sender, receiver
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr ByteCount kAcknowledgementBytes = 8;
@@ -128,10 +126,6 @@ class Simulation {
   }
 
  private:
-  static Key KeyOf(RankId rank, const WireOp& op) {
-    return op.sending ? Key{rank, op.message->peer, op.tag} : Key{op.message->peer, rank, op.tag};
-  }
-
   // Everything that the rank can do without waiting for a flow that has not ended.
   void Advance(Actor* actor) {
     for (; actor->next < actor->actions.size(); ++actor->next) {
@@ -142,7 +136,7 @@ class Simulation {
       } else if (!op->finishes) {
         Post(actor, action, *op);
       } else {
-        const auto done = ended_.find(KeyOf(actor->program->rank, *op));
+        const auto done = ended_.find(KeyOf(actor->program->rank, action, *op));
         if (done == ended_.end()) return;
         if (action.kind == Kind::kFinishReceive) {
           TakeIn(actor, action.phase, *op->message, done->second);
@@ -208,7 +202,7 @@ class Simulation {
   void Post(Actor* actor, const Action& action, const WireOp& op) {
     const bool data = action.kind == Kind::kPostSend || action.kind == Kind::kPostReceive;
     actor->clock += options_.message_s;
-    Flow& flow = flows_[KeyOf(actor->program->rank, op)];
+    Flow& flow = flows_[KeyOf(actor->program->rank, action, op)];
     double ready = actor->clock;
     if (action.kind == Kind::kPostSend) {
       ready += ChunkSeconds(*actor, *op.message);
@@ -223,10 +217,10 @@ class Simulation {
     flow.acknowledgement = !data;
     flow.bytes = data ? op.message->bytes + HashBytes(*op.message) : kAcknowledgementBytes;
     if (flow.posts < 2) return;
-    const Key key = KeyOf(actor->program->rank, op);
+    const WireKey key = KeyOf(actor->program->rank, action, op);
     flow.start += options_.latency_s;
     flow.left = static_cast<double>(flow.bytes);
-    flow.links = links_.Between(std::get<0>(key), std::get<1>(key));
+    flow.links = links_.Between(key.from, key.to);
     waiting_.emplace(flow.start, key);
   }
 
@@ -272,9 +266,9 @@ class Simulation {
   }
 
   void EndFlows() {
-    std::vector<Key> still;
+    std::vector<WireKey> still;
     for (size_t i = 0; i < running_.size(); ++i) {
-      const Key key = running_[i];
+      const WireKey key = running_[i];
       Flow& flow = flows_.at(key);
       // Late in virtual time a moment may be longer than what a fast flow has left.
       if (flow.left > 1e-3 && now_ + flow.left / rates_[i] > now_) {
@@ -289,19 +283,19 @@ class Simulation {
     Reshare();
   }
 
-  void Account(const Key& key, const Flow& flow) {
+  void Account(const WireKey& key, const Flow& flow) {
     links_.Carry(flow);
     report_.wire_bytes += flow.bytes;
-    const auto& [from, to, tag] = key;
-    if (topology_.NodeOf(from) != topology_.NodeOf(to)) report_.cross_node_bytes += flow.bytes;
+    if (topology_.NodeOf(key.from) != topology_.NodeOf(key.to))
+      report_.cross_node_bytes += flow.bytes;
     if (!options_.timeline || flow.acknowledgement) return;
-    report_.timeline.push_back(
-        {TimelineEntry::Kind::kMessage, to, from, flow.phase, flow.bytes, flow.start, now_});
+    report_.timeline.push_back({TimelineEntry::Kind::kMessage, key.to, key.from, flow.phase,
+                                flow.bytes, flow.start, now_});
   }
 
   void Reshare() {
     std::vector<std::vector<int32_t>> links;
-    for (const Key& key : running_) links.push_back(flows_.at(key).links);
+    for (const WireKey& key : running_) links.push_back(flows_.at(key).links);
     rates_ = FairRates(links_.rates(), links);
   }
 
@@ -309,11 +303,11 @@ class Simulation {
   const planner::Topology& topology_;
   Links links_;
   std::vector<Actor> actors_;
-  std::map<Key, Flow> flows_;
-  std::multimap<double, Key> waiting_;  // for their start
-  std::vector<Key> running_;
+  std::map<WireKey, Flow> flows_;
+  std::multimap<double, WireKey> waiting_;  // for their start
+  std::vector<WireKey> running_;
   std::vector<double> rates_;  // of running_
-  std::map<Key, Ended> ended_;
+  std::map<WireKey, Ended> ended_;
   double now_ = 0;
   SimulationReport report_;
 };

@@ -35,7 +35,7 @@ namespace dynatrain::transport {
 
 // Any value below kTagLimit: transports use the bits above for themselves (Gloo's tags have 31).
 using Tag = uint32_t;
-inline constexpr Tag kTagLimit = Tag{1} << 27;
+inline constexpr Tag kTagLimit = Tag{1} << 20;
 
 // Names a posted operation; valid until waited on. Ids are not reused.
 using OpId = uint64_t;
