@@ -24,18 +24,6 @@ std::vector<std::string> Names(const vps::StateCatalog& catalog,
   return names;
 }
 
-// A parameter is not lost where its master is held: it is the rounded master.
-void AddDerivable(const vps::StateCatalog& catalog, std::vector<planner::Piece>* held) {
-  const size_t count = held->size();
-  for (size_t i = 0; i < count; ++i) {
-    const planner::Piece piece = (*held)[i];
-    const vps::StateTensor& tensor = catalog.tensor(piece.tensor);
-    if (tensor.kind != vps::Kind::kMaster) continue;
-    const auto parameter = catalog.Find(tensor.parameter, vps::Kind::kParam);
-    if (parameter) held->push_back({*parameter, piece.box});
-  }
-}
-
 }  // namespace
 
 // Copies that differ are found while the old state is whole everywhere.
@@ -146,7 +134,7 @@ Result<Settlement> SwitchParticipant::SettlementOf(
     const std::vector<planner::Piece> of_rank = engine::RemainsOf(program, note.progress);
     held.insert(held.end(), of_rank.begin(), of_rank.end());
   }
-  if (context_.options.derive) AddDerivable(*context_.catalog, &held);
+  if (context_.options.derive) engine::AddDerivable(*context_.catalog, &held);
   settlement.lost = Names(*context_.catalog, engine::MissingFrom(*context_.catalog, held));
   return settlement;
 }

@@ -107,6 +107,18 @@ std::vector<Piece> RemainsOf(const Program& program, const ExecutionProgress& pr
   return held;
 }
 
+void AddDerivable(const vps::StateCatalog& catalog, std::vector<Piece>* held) {
+  const size_t count = held->size();
+  for (size_t i = 0; i < count; ++i) {
+    const Piece piece = (*held)[i];
+    const vps::StateTensor& master = catalog.tensor(piece.tensor);
+    if (master.kind != vps::Kind::kMaster || master.dtype != vps::DType::kF32) continue;
+    const auto parameter = catalog.Find(master.parameter, vps::Kind::kParam);
+    if (parameter && catalog.tensor(*parameter).dtype == vps::DType::kBF16)
+      held->push_back({*parameter, piece.box});
+  }
+}
+
 std::vector<Piece> MissingFrom(const vps::StateCatalog& catalog, const std::vector<Piece>& held) {
   std::vector<Piece> sorted = held;
   std::ranges::sort(sorted);

@@ -26,6 +26,10 @@ bool GaveBack(const Program& program, const ExecutionProgress& progress);
 // back, of its new state what is received or copied and checked. Boxes may overlap.
 std::vector<planner::Piece> RemainsOf(const Program& program, const ExecutionProgress& progress);
 
+// Appends to `held` what can be computed of it: the bf16 parameters of fp32 masters, which are their
+// masters rounded, between steps. Only for switches that derive (planner::PlanOptions::derive).
+void AddDerivable(const vps::StateCatalog& catalog, std::vector<planner::Piece>* held);
+
 // What of the whole state is in none of `held`: disjoint boxes, by tensor.
 std::vector<planner::Piece> MissingFrom(const vps::StateCatalog& catalog,
                                         const std::vector<planner::Piece>& held);

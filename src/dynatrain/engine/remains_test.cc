@@ -165,6 +165,39 @@ TEST(Remains, WhatADeadRankAloneHeldIsNamed) {
   EXPECT_GT(seen.missing, 2);
 }
 
+// A bf16 parameter of which only the fp32 master is left is not lost where it is derived; one whose
+// master is gone too, and a master of which only the parameter is left, are.
+TEST(AddDerivable, WhatAHeldMasterGivesIsNotMissing) {
+  auto catalog = std::make_shared<vps::StateCatalog>();
+  const auto add = [&](std::string name, std::vector<vps::KindSpec> kinds) {
+    vps::Parameter p;
+    p.name = std::move(name);
+    p.shape = {6, 8};
+    p.homes = {vps::Home::Layer(0)};
+    p.kinds = std::move(kinds);
+    ASSERT_TRUE(catalog->Add(std::move(p)).ok());
+  };
+  add("a", vps::Bf16AdamKinds());
+  add("b", vps::Bf16AdamKinds());
+  add("c", {{vps::Kind::kParam, vps::DType::kF16}, {vps::Kind::kMaster, vps::DType::kF32}});
+  const auto id = [&](std::string_view name, vps::Kind kind) {
+    return *catalog->Find(*catalog->FindParameter(name), kind);
+  };
+  std::vector<Piece> held;
+  for (const vps::StateTensor& tensor : catalog->tensors()) {
+    if (tensor.kind != vps::Kind::kParam) held.push_back({tensor.id, Box({0, 0}, {6, 8})});
+  }
+  // The lower rows of b's master went with those of b; the upper half of b's parameter is there.
+  std::erase_if(held, [&](const Piece& p) { return p.tensor == id("b", vps::Kind::kMaster); });
+  held.push_back({id("b", vps::Kind::kMaster), Box({0, 0}, {4, 8})});
+  EXPECT_EQ(MissingFrom(*catalog, held).size(), 4U) << "a, b and c, and rows of b's master";
+  AddDerivable(*catalog, &held);
+  const std::vector<Piece> expected = {{id("b", vps::Kind::kParam), Box({4, 0}, {6, 8})},
+                                       {id("b", vps::Kind::kMaster), Box({4, 0}, {6, 8})},
+                                       {id("c", vps::Kind::kParam), Box({0, 0}, {6, 8})}};
+  EXPECT_EQ(MissingFrom(*catalog, held), expected);
+}
+
 TEST(MissingFrom, SubtractsOverlappingBoxes) {
   auto catalog = std::make_shared<vps::StateCatalog>();
   vps::Parameter p;
