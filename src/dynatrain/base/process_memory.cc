@@ -11,16 +11,20 @@ Result<ProcessMemory> ReadProcessMemory() {
   int found = 0;
   for (std::string name; file >> name;) {
     ByteCount kib = 0;
-    if (name == "VmRSS:" || name == "VmHWM:") {
+    ByteCount* const value = name == "VmRSS:"     ? &memory.resident
+                             : name == "VmHWM:"   ? &memory.peak
+                             : name == "RssFile:" ? &memory.file
+                                                  : nullptr;
+    if (value != nullptr) {
       file >> kib;
-      (name == "VmRSS:" ? memory.resident : memory.peak) = kib << 10;
+      *value = kib << 10;
       ++found;
     }
     std::string rest;
     std::getline(file, rest);
   }
-  if (found == 2) return memory;
-  return Unavailable("/proc/self/status does not tell VmRSS and VmHWM");
+  if (found == 3) return memory;
+  return Unavailable("/proc/self/status does not tell VmRSS, VmHWM and RssFile");
 }
 
 Status ResetPeakMemory() {

@@ -9,6 +9,7 @@ namespace dynatrain {
 
 struct ProcessMemory {
   ByteCount resident = 0;
+  ByteCount file = 0;  // of `resident`, pages of files: code above all, shared and given up at need
   ByteCount peak = 0;  // the largest `resident` since the start or the last ResetPeakMemory
 };
 

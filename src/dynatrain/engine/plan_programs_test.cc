@@ -27,7 +27,7 @@ std::shared_ptr<const planner::Plan> RandomPlan(Random* random, bool relays) {
 
 // The budget in granules that is asked for here: any state of the random catalogs is far smaller.
 CompileOptions Streamed() {
-  return {.mode = Mode::kStream, .granule_bytes = 4096, .transport_bytes = 0};
+  return {.mode = Mode::kStream, .granule_bytes = 4096, .transport_bytes = 0, .heap_bytes = 0};
 }
 
 TEST(CompilePlan, AllRanksHaveEqualPhasesAndStayWithinTheBudget) {

@@ -81,7 +81,7 @@ Status AddCopy(const Piece& piece, Program* program, Phase* phase) {
 Status BuildPhases(const Route& route, const vps::StateCatalog& catalog, const RoundTable& rounds,
                    Program* program) {
   const auto count = static_cast<int32_t>(program->phases.size());
-  const PhaseCuts cuts(catalog, count);
+  const PhaseCuts cuts(route, catalog, count);
   std::vector<PhaseTransfers> receives(program->phases.size());
   std::vector<PhaseTransfers> sends(program->phases.size());
   const auto deal = [&cuts](const std::vector<Transfer>& transfers,
@@ -150,6 +150,8 @@ void FillTraffic(const Route& route, Program* program) {
   }
 }
 
+bool HasMessages(const Phase& phase) { return !phase.sends.empty() || !phase.receives.empty(); }
+
 void FillMemory(const CompileOptions& options, Program* program) {
   ProgramStats& stats = program->stats;
   ByteCount fresh = 0;
@@ -167,9 +169,10 @@ void FillMemory(const CompileOptions& options, Program* program) {
                               ? PlanMemory(options.granule_bytes, program)
                               : old_bytes + fresh;
   stats.bookkeeping_bytes = BookkeepingBytes(*program);
-  stats.peak_extra_bytes = state - std::max(old_bytes, StateBytes(program->new_buffers)) +
-                           stats.staging_bytes +
-                           WholePages(stats.bookkeeping_bytes + stats.transport_bytes);
+  if (std::ranges::any_of(program->phases, HasMessages)) stats.heap_bytes = options.heap_bytes;
+  stats.peak_extra_bytes =
+      state - std::max(old_bytes, StateBytes(program->new_buffers)) + stats.staging_bytes +
+      WholePages(stats.bookkeeping_bytes + stats.transport_bytes + stats.heap_bytes);
 }
 
 Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& options) {
@@ -182,9 +185,10 @@ Status CheckInputs(const std::vector<RankId>& ranks, const CompileOptions& optio
         "{} phases, a window of {} messages, chunks of {} bytes: all must be at least 1",
         options.phases, options.window, options.chunk_bytes);
   }
-  if (options.transport_bytes < 0) {
-    return InvalidArgument("{} bytes of a transport for an operation; 0 or more are right",
-                           options.transport_bytes);
+  if (options.transport_bytes < 0 || options.heap_bytes < 0) {
+    return InvalidArgument(
+        "{} bytes of a transport for an operation, {} bytes of the heap; 0 or more are right",
+        options.transport_bytes, options.heap_bytes);
   }
   if (options.granule_bytes < kPageBytes || options.granule_bytes % kPageBytes != 0) {
     return InvalidArgument("granules of {} bytes; a multiple of {} is right", options.granule_bytes,
@@ -275,7 +279,7 @@ Result<Program> Compile(const Route& route, const ShardMap& from, const ShardMap
   inputs.Add(ranks.size());
   for (const RankId rank : ranks) inputs.Add(rank);
   inputs.Add(options.mode).Add(options.phases).Add(options.window).Add(options.chunk_bytes);
-  inputs.Add(options.granule_bytes).Add(options.transport_bytes);
+  inputs.Add(options.granule_bytes).Add(options.transport_bytes).Add(options.heap_bytes);
   program.inputs_fingerprint = inputs.hash();
   return program;
 }

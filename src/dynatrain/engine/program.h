@@ -7,9 +7,9 @@
 // ends, which is why no cycle of waits can form. What is relayed inside a node goes in a last pass
 // of the phase, once everything before it has been received.
 //
-// Phase k of K holds the pieces in run k of logical order: all elements in catalog order, cut into
-// K runs of about equal bytes (phases.h). It depends on the catalog and K alone, so all ranks agree
-// on it without talking.
+// Phase k of K holds run k of each class of pieces, which all have the same old and the same new
+// holders: on every rank what comes in and what goes are in step (phases.h). Every holder of a piece
+// knows its class whole, so all ranks agree on it without talking.
 #ifndef DYNATRAIN_ENGINE_PROGRAM_H_
 #define DYNATRAIN_ENGINE_PROGRAM_H_
 
@@ -126,6 +126,7 @@ struct ProgramStats {
   // The program itself, its actions and its checks; of the transport, for what is in flight.
   ByteCount bookkeeping_bytes = 0;
   ByteCount transport_bytes = 0;
+  ByteCount heap_bytes = 0;  // freed memory that the process keeps; 0 if there are no messages
   // Above max(old, new) state of this rank, of all the above together, in whole pages; kStream:
   // state is counted in granules.
   ByteCount peak_extra_bytes = 0;
@@ -140,6 +141,9 @@ inline constexpr ByteCount kDefaultChunkBytes = ByteCount{4} << 20;
 inline constexpr ByteCount kLongFragmentBytes = ByteCount{512} << 10;
 inline constexpr ByteCount kDefaultGranuleBytes = ByteCount{2} << 20;
 inline constexpr ByteCount kDefaultTransportBytes = ByteCount{12} << 10;
+// glibc gives memory that was freed back from 128 KiB on (M_TRIM_THRESHOLD); the thread that switches
+// and the transport's own each have a heap.
+inline constexpr ByteCount kDefaultHeapBytes = 2 * (ByteCount{128} << 10);
 
 // Equal on all ranks of a switch.
 struct CompileOptions {
@@ -151,6 +155,8 @@ struct CompileOptions {
   // Memory of its own that the transport takes for an operation in flight: at most this much, and
   // no more than the operation's own bytes and a page.
   ByteCount transport_bytes = kDefaultTransportBytes;
+  // Freed memory that the process keeps: what is allocated and freed for messages leaves that much.
+  ByteCount heap_bytes = kDefaultHeapBytes;
 };
 
 struct Program {

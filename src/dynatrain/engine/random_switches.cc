@@ -87,6 +87,7 @@ BudgetedSwitch Draw(uint64_t seed) {
   s.options.compile.window = static_cast<int32_t>(random.Between(1, 4));
   s.options.compile.granule_bytes = 4096;
   s.options.compile.transport_bytes = 0;  // as the in-process transport
+  s.options.compile.heap_bytes = 0;
   DrawBudget(&random, &s);
   return s;
 }

@@ -76,7 +76,8 @@ struct Rank {
   void Measure() {
     const ProgramStats& stats = program.stats;
     peak_bytes = std::max(peak_bytes, ResidentBytes(old_state, new_state) + stats.staging_bytes +
-                                          stats.bookkeeping_bytes + stats.transport_bytes);
+                                          stats.bookkeeping_bytes + stats.transport_bytes +
+                                          stats.heap_bytes);
   }
 };
 

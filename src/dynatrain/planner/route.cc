@@ -30,11 +30,6 @@ struct Class {
   friend auto operator<=>(const Class&, const Class&) = default;
 };
 
-struct Found {
-  Piece piece;
-  int32_t cls;
-};
-
 // The tensor from which a rank can compute `tensor`, if any.
 std::optional<TensorId> MasterOf(const StateCatalog& catalog, TensorId id) {
   const vps::StateTensor& tensor = catalog.tensor(id);
@@ -77,7 +72,7 @@ class Collector {
   }
 
   const std::map<Class, int32_t>& classes() const { return classes_; }
-  std::vector<Found>& found() { return found_; }
+  std::vector<ClassedPiece>& found() { return found_; }
 
  private:
   void Add(const Piece& piece, const HolderSet& holders, const HolderSet& needers) {
@@ -112,7 +107,7 @@ class Collector {
   const RankId rank_;
   const bool derive_;
   std::map<Class, int32_t> classes_;
-  std::vector<Found> found_;
+  std::vector<ClassedPiece> found_;
 };
 
 Status CheckInputs(const ShardMap& from, const ShardMap& to, const Topology& topology,
@@ -157,20 +152,20 @@ Result<Route> PlanRoute(const ShardMap& from, const ShardMap& to, const Topology
   Collector collector(from, to, rank, options.derive);
   for (const Shard& shard : to.ShardsOf(rank)) DT_RETURN_IF_ERROR(collector.CollectNeeded(shard));
   for (const Shard& shard : from.ShardsOf(rank)) collector.CollectHeld(shard);
-  std::vector<Found>& found = collector.found();
-  std::sort(found.begin(), found.end(),
-            [](const Found& a, const Found& b) { return a.piece < b.piece; });
+  Route route;
+  route.rank = rank;
+  route.pieces = std::move(collector.found());
+  std::sort(route.pieces.begin(), route.pieces.end(),
+            [](const ClassedPiece& a, const ClassedPiece& b) { return a.piece < b.piece; });
 
   std::vector<std::optional<SourceChoice>> choices(collector.classes().size());
   for (const auto& [cls, index] : collector.classes()) {
     choices[static_cast<size_t>(index)].emplace(
         cls.holders, cls.needers, cls.derivers ? &*cls.derivers : nullptr, topology, rank, options);
   }
-  Route route;
-  route.rank = rank;
-  for (const Found& f : found) {
-    const ByteCount elem_bytes = vps::ElemBytes(from.catalog().tensor(f.piece.tensor).dtype);
-    choices[static_cast<size_t>(f.cls)]->Deal(f.piece, elem_bytes, &route);
+  for (const auto& [piece, cls] : route.pieces) {
+    const ByteCount elem_bytes = vps::ElemBytes(from.catalog().tensor(piece.tensor).dtype);
+    choices[static_cast<size_t>(cls)]->Deal(piece, elem_bytes, &route);
   }
   for (auto* list : {&route.sends, &route.receives, &route.relay_sends, &route.relay_receives}) {
     SortTransfers(list);

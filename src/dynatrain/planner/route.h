@@ -53,9 +53,19 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
+// A whole piece, and the number of its class: those of equal holders and needers (and derivers). All
+// ranks among these have the same pieces in it; its number means something inside one route alone.
+struct ClassedPiece {
+  Piece piece;
+  int32_t cls;
+};
+
 // All lists in (tensor, box) order; transfers of equal piece by peer.
 struct Route {
   RankId rank = 0;
+  // All that the rank holds or needs, disjoint: each keep, transfer and derived piece is one of
+  // these or, as a stripe, a part of one.
+  std::vector<ClassedPiece> pieces;
   std::vector<Piece> keeps;
   std::vector<Transfer> sends;     // from old shards
   std::vector<Transfer> receives;  // from old shards of the peer
