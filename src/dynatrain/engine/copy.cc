@@ -35,6 +35,18 @@ struct Nest {
   int64_t row = 0;
   bool empty = false;
 
+  // Its last axis; a single row if there is none.
+  struct Inner {
+    int64_t count = 1;
+    int64_t from = 0;
+    int64_t to = 0;
+  };
+  Inner inner() const {
+    if (dims == 0) return {};
+    const auto last = static_cast<size_t>(dims - 1);
+    return {extent[last], from[last], to[last]};
+  }
+
   void Push(int64_t axis_extent, int64_t from_stride, int64_t to_stride) {
     if (dims > 0) {
       const auto last = static_cast<size_t>(dims - 1);
@@ -155,30 +167,20 @@ void ForEachOuter(const Nest& nest, const Visit& visit) {
 
 void RunNest(const Nest& nest, const std::byte* from, std::byte* to) {
   if (nest.empty) return;
-  if (nest.dims == 0) {
-    std::memcpy(to, from, static_cast<size_t>(nest.row));
-    return;
-  }
-  const auto last = static_cast<size_t>(nest.dims - 1);
+  const Nest::Inner inner = nest.inner();
   ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
-    CopyInnermost(from + from_offset, nest.from[last], to + to_offset, nest.to[last],
-                  nest.extent[last], nest.row);
+    CopyInnermost(from + from_offset, inner.from, to + to_offset, inner.to, inner.count, nest.row);
   });
 }
 
 // Precondition: rows of at least kShortestStreamedRow bytes.
 void StreamNest(const Nest& nest, const std::byte* from, std::byte* to) {
   if (nest.empty) return;
-  if (nest.dims == 0) {
-    StreamRow(from, to, nest.row);
-  } else {
-    const auto last = static_cast<size_t>(nest.dims - 1);
-    ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
-      for (int64_t i = 0; i < nest.extent[last]; ++i)
-        StreamRow(from + from_offset + i * nest.from[last], to + to_offset + i * nest.to[last],
-                  nest.row);
-    });
-  }
+  const Nest::Inner inner = nest.inner();
+  ForEachOuter(nest, [&](int64_t from_offset, int64_t to_offset) {
+    for (int64_t i = 0; i < inner.count; ++i)
+      StreamRow(from + from_offset + i * inner.from, to + to_offset + i * inner.to, nest.row);
+  });
   EndStream();
 }
 
@@ -238,11 +240,10 @@ void FillRegion(ByteSpan buffer, const Region& region, std::byte value) {
   const Nest nest = MakeNest(region.extent, region.strides, region.strides, region.elem_bytes);
   if (nest.empty) return;
   std::byte* start = Start(buffer, region);
-  const int64_t count = nest.dims == 0 ? 1 : nest.extent[static_cast<size_t>(nest.dims - 1)];
-  const int64_t stride = nest.dims == 0 ? 0 : nest.from[static_cast<size_t>(nest.dims - 1)];
+  const Nest::Inner inner = nest.inner();
   ForEachOuter(nest, [&](int64_t offset, int64_t) {
-    for (int64_t i = 0; i < count; ++i) {
-      std::memset(start + offset + i * stride, std::to_integer<int>(value),
+    for (int64_t i = 0; i < inner.count; ++i) {
+      std::memset(start + offset + i * inner.from, std::to_integer<int>(value),
                   static_cast<size_t>(nest.row));
     }
   });
@@ -287,15 +288,9 @@ void RegionHasher::Add(ConstByteSpan buffer, const Region& region) {
   const Nest nest = MakeNest(region.extent, region.strides, region.strides, region.elem_bytes);
   if (nest.empty) return;
   const std::byte* start = Start(buffer, region);
-  if (nest.dims == 0) {
-    rows_->Add(start, nest.row);
-    return;
-  }
-  const auto last = static_cast<size_t>(nest.dims - 1);
+  const Nest::Inner inner = nest.inner();
   ForEachOuter(nest, [&](int64_t offset, int64_t) {
-    for (int64_t i = 0; i < nest.extent[last]; ++i) {
-      rows_->Add(start + offset + i * nest.from[last], nest.row);
-    }
+    for (int64_t i = 0; i < inner.count; ++i) rows_->Add(start + offset + i * inner.from, nest.row);
   });
 }
 
