@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "dynatrain/apps/testing_clock.h"
+
 namespace dynatrain::apps {
 namespace {
 
@@ -17,13 +19,6 @@ using ::testing::Not;
 
 constexpr Duration kStep = milliseconds(100);
 constexpr char kTimedOut[] = "deadline exceeded: all-reduce: timed out waiting 3000ms";
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() const override { return now; }
-  void SleepUntil(TimePoint deadline) override { now = deadline; }
-  TimePoint now{};
-};
 
 Children::Exit ExitedWith(RankId rank, int code) { return {rank, 1000 + rank, code << 8}; }
 Children::Exit KilledBy(RankId rank, int signal) { return {rank, 1000 + rank, signal}; }

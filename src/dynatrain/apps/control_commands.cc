@@ -6,6 +6,7 @@
 #include "dynatrain/apps/control.h"
 #include "dynatrain/apps/flags.h"
 #include "dynatrain/apps/output.h"
+#include "dynatrain/apps/pending.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/base/json.h"
 #include "dynatrain/elastic/switch.h"
@@ -30,20 +31,6 @@ Result<Address> JobAddress(const std::string& text) {
   Result<Address> address = ParseAddress(text);
   if (!address.ok()) return address.status().Within("--job");
   return address;
-}
-
-// "switch 3 to tp=2,dp=2: preparing, waits for ranks 1, 3", of a PENDING of control.h.
-std::string PendingText(const json& pending) {
-  const auto ranks = pending.value("waiting_for", std::vector<RankId>());
-  std::string text = fmt::format("switch {} to {}: {}", pending.value("id", int64_t{0}),
-                                 pending.value("to", ""), pending.value("stage", ""));
-  for (const RankId rank : ranks) {
-    text += rank != ranks.front() ? ", "
-            : ranks.size() == 1   ? ", waits for rank "
-                                  : ", waits for ranks ";
-    text += std::to_string(rank);
-  }
-  return text;
 }
 
 // Waits until the job has decided the switch; kDeadlineExceeded after `timeout` seconds (the job

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -15,8 +13,10 @@
 #include "dynatrain/apps/blame.h"
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_setup.h"
+#include "dynatrain/apps/json_sink.h"
 #include "dynatrain/apps/leaving.h"
 #include "dynatrain/apps/log_directory.h"
+#include "dynatrain/apps/pending.h"
 #include "dynatrain/apps/progress.h"
 #include "dynatrain/apps/signals.h"
 #include "dynatrain/base/json.h"
@@ -40,41 +40,9 @@ constexpr Duration kLeaveTimeout = std::chrono::seconds(5);
 // How long they get to hear that the job will not start: some may be starting still.
 constexpr Duration kRefusalTimeout = std::chrono::seconds(10);
 constexpr Duration kStopReminder = std::chrono::seconds(1);
+constexpr Duration kLookInterval = std::chrono::seconds(1);  // at what switches wait for
 // A launcher may be silent for so much longer than a rank within a step.
 constexpr Duration kSilenceMargin = std::chrono::seconds(5);
-
-// Where --json lines go.
-class JsonSink {
- public:
-  static Result<JsonSink> Open(const std::optional<std::string>& where) {
-    JsonSink sink;
-    sink.to_stdout_ = where == "-";
-    if (where && *where != "-") {
-      sink.file_.open(*where, std::ios::trunc);
-      if (!sink.file_) return Unavailable("--json={}: cannot write there", *where);
-    }
-    return sink;
-  }
-  void Write(const std::string& line) {
-    if (to_stdout_) {
-      failed_ |= std::printf("%s\n", line.c_str()) < 0 || std::fflush(stdout) != 0;
-    } else if (file_.is_open()) {
-      file_ << line << std::endl;
-      failed_ |= !file_;
-    }
-  }
-  // Whether every line was written.
-  Status status() const {
-    if (!failed_) return {};
-    return Unavailable(
-        "training went on, but JSON lines were lost: the disk is full or the reader gone");
-  }
-
- private:
-  bool to_stdout_ = false;
-  bool failed_ = false;
-  std::ofstream file_;
-};
 
 class Job {
  public:
@@ -121,7 +89,8 @@ class Job {
   Result<int64_t> RequestSwitch(const std::string& spec);
   Result<json> SwitchState(int64_t id);
   json StatusJson();
-  json PendingJson();
+  std::vector<elastic::PendingSwitch> Pending();
+  void TellWaiting();
   std::vector<elastic::SwitchReport> ReportsInOrder() const {
     std::vector<elastic::SwitchReport> list;
     for (const auto& [id, report] : reports_) list.push_back(report);
@@ -138,6 +107,8 @@ class Job {
   std::unique_ptr<Children> children_;
   Blame blame_{&MonotonicClock()};
   Leaving leaving_{&MonotonicClock()};
+  PendingWatch watch_{&MonotonicClock()};
+  TimePoint next_look_ = {};
   std::map<RankId, std::string> late_;  // killed because they did not end with the job, and why
   std::optional<TimePoint> told_to_stop_;
   std::string saved_path_;  // the newest checkpoint of this job
@@ -201,6 +172,7 @@ Status Job::Follow() {
     children_->Poll(kPollInterval, on_line, on_exit);
     DT_RETURN_IF_ERROR(link_->Pull(on_line));
     if (!blame_.any()) DT_RETURN_IF_ERROR(link_->Missing(silence));
+    if (!blame_.any()) TellWaiting();
     KillLateOnes();
   }
   // A launcher that ended its ranks explains what the others complain of.
@@ -416,30 +388,37 @@ Result<json> Job::SwitchState(int64_t id) {
   }
   if (!requests_.contains(id)) return NotFound("no switch {} was asked for", id);
   json state = {{"state", "pending"}};
-  for (const json& pending : PendingJson()) {
-    if (pending["id"] == id) state["pending"] = pending;
+  for (const elastic::PendingSwitch& pending : Pending()) {
+    if (pending.request.id == id) state["pending"] = PendingJson(pending);
   }
   return state;
 }
 
 // The switches that were asked for and not reported, in order; empty once the store is gone.
 // Needs mutex_.
-json Job::PendingJson() {
+std::vector<elastic::PendingSwitch> Job::Pending() {
   std::vector<elastic::SwitchRequest> requests;
   for (const auto& [id, request] : requests_) {
     if (!reports_.contains(id)) requests.push_back(request);
   }
-  json list = json::array();
-  const auto pending = elastic::ReadPending(*store_, layout_, requests);
-  if (!pending.ok()) return list;
-  for (const auto& [request, progress] : *pending) {
-    list.push_back({{"id", request.id},
-                    {"to", request.spec},
-                    {"requested_step", request.requested_step},
-                    {"stage", elastic::SwitchStageName(progress.stage)},
-                    {"waiting_for", progress.waiting_for}});
-  }
-  return list;
+  if (requests.empty()) return {};
+  auto pending = elastic::ReadPending(*store_, layout_, requests);
+  return pending.ok() ? *std::move(pending) : std::vector<elastic::PendingSwitch>();
+}
+
+// Whom a switch waits for, once that has lasted.
+void Job::TellWaiting() {
+  const TimePoint now = MonotonicClock().Now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  const std::lock_guard lock(mutex_);
+  const auto notice = watch_.Look(Pending());
+  if (!notice) return;
+  json line = notice->ToJson(children_->stopped());
+  line["event"] = "waiting";
+  line["t"] = ToSeconds(now);
+  sink_.Write(DumpJson(line));
+  progress_.Note(notice->ToText(children_->stopped()));
 }
 
 json Job::StatusJson() {
@@ -450,10 +429,12 @@ json Job::StatusJson() {
                  {"num_ranks", options_.config.num_ranks},
                  {"model", options_.config.model},
                  {"switches", json::array()},
-                 {"pending", PendingJson()}};
+                 {"pending", json::array()}};
   if (last_step_.contains("loss")) status["loss"] = last_step_["loss"];
   for (const auto& [id, report] : reports_)
     status["switches"].push_back(json::parse(report.ToJson()));
+  for (const elastic::PendingSwitch& pending : Pending())
+    status["pending"].push_back(PendingJson(pending));
   return status;
 }
 

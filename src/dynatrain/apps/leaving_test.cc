@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "dynatrain/apps/testing_clock.h"
+
 namespace dynatrain::apps {
 namespace {
 
@@ -14,13 +16,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() const override { return now; }
-  void SleepUntil(TimePoint deadline) override { now = deadline; }
-  TimePoint now{};
-};
 
 class LeavingTest : public ::testing::Test {
  protected:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from cli_test_support import MICRO, Cli, events, main
+from cli_test_support import MICRO, Cli, events, json_lines, main
 
 FIRST = "dp=2,zero=1"
 
@@ -22,7 +22,9 @@ class Requests(Cli):
                               "--verify", "full", "--control", "127.0.0.1:0", f"--json={path}")
         self.address = next(line.split()[4] for line in self.job.stderr if line.startswith("control:"))
         # Drained, so that the job never waits for its reader.
-        self.drain = subprocess.Popen(["cat"], stdin=self.job.stderr, stdout=subprocess.DEVNULL)
+        self.told = self.path / "told"
+        with self.told.open("w") as told:
+            self.drain = subprocess.Popen(["cat"], stdin=self.job.stderr, stdout=told)
         return path
 
     def end(self):
@@ -100,6 +102,30 @@ class Requests(Cli):
             os.kill(late, signal.SIGCONT)
             self.wait_until(lambda: not self.status()["pending"], "all reports")
             self.assertEqual([r["outcome"] for r in self.status()["switches"]], ["committed"] * 3)
+        finally:
+            os.kill(late, signal.SIGCONT)
+            self.end()
+
+    def test_a_switch_that_waits_for_a_stopped_idle_rank_says_so_unasked(self):
+        path = self.begin(1000000)
+        late = self.rank_pid(self.job, 3)
+        os.kill(late, signal.SIGSTOP)
+        try:
+            code, _, err = self.finish(self.ask("tp=2,dp=2,zero=1", "--no-wait"))
+            self.assertEqual(code, 0, err)
+            (waiting, *_) = self.wait_until(lambda: [e for e in events(json_lines(path), "waiting") if e["waiting_for"] == [3]],
+                                            "word of rank 3")
+            self.assertEqual({k: waiting[k] for k in ("id", "to", "stage", "waiting_for", "stopped")},
+                             {"id": 1, "to": "tp=2,dp=2,zero=1", "stage": "preparing", "waiting_for": [3], "stopped": [3]})
+            for text in ("switch 1 to tp=2,dp=2,zero=1: preparing, waits for rank 3; no answer for ", "rank 3 was stopped by signal 19"):
+                self.assertIn(text, self.told.read_text())
+            # Training goes on meanwhile, in the old layout.
+            step = self.status()["step"]
+            self.wait_until(lambda: self.status()["step"] > step, "one more step")
+            self.assertEqual(self.status()["layout"], FIRST)
+            os.kill(late, signal.SIGCONT)
+            self.wait_until(lambda: not self.status()["pending"], "the report")
+            self.assert_proven(self.status()["switches"][0])
         finally:
             os.kill(late, signal.SIGCONT)
             self.end()

@@ -64,6 +64,10 @@ Result<SwitchProgress> ReadProgress(Store& store, int64_t id,
     DT_ASSIGN_OR_RETURN(const auto missing, MissingVotes(store, id, "verified", participants));
     return SwitchProgress{SwitchStage::kMoving, missing};
   }
+  // Only with a budget; before anybody has written it, both ways look the same.
+  DT_ASSIGN_OR_RETURN(const auto unfit, MissingVotes(store, id, "fits", participants));
+  if (!unfit.empty() && unfit.size() < participants.size())
+    return SwitchProgress{SwitchStage::kPreparing, unfit};
   for (const std::string_view vote : {"planned", "prepared"}) {
     DT_ASSIGN_OR_RETURN(const auto missing, MissingVotes(store, id, vote, participants));
     if (!missing.empty()) return SwitchProgress{SwitchStage::kPreparing, missing};

@@ -17,10 +17,10 @@ namespace dynatrain::elastic {
 
 enum class SwitchStage {
   kQueued,     // waits for the switches before it
-  kPreparing,  // waits for votes `planned`, then for votes `prepared`
-  kPrepared,   // waits for the step at which all active ranks say so
-  kMoving,     // waits for votes `verified` and the decision
-  kDecided     // committed or rolled back; waits for reports
+  kPreparing,  // waits for memory needs `fits` if there is a budget, votes `planned`, votes `prepared`
+  kPrepared,  // waits for the step at which all active ranks say so
+  kMoving,    // waits for votes `verified` and the decision
+  kDecided    // committed or rolled back; waits for reports
 };
 std::string_view SwitchStageName(SwitchStage stage);  // "preparing", ...
 

@@ -63,6 +63,16 @@ TEST_F(SwitchProgressTest, EachStageNamesTheRanksWhoseVoteIsMissing) {
   EXPECT_EQ(Progress(), "decided");
 }
 
+TEST_F(SwitchProgressTest, WithABudgetMemoryNeedsComeFirst) {
+  Vote("fits", 0);
+  Vote("fits", 1);
+  EXPECT_EQ(Progress(), "preparing 3");
+  Vote("fits", 3);
+  EXPECT_EQ(Progress(), "preparing 0 1 3");
+  Vote("planned", 3);
+  EXPECT_EQ(Progress(), "preparing 0 1");
+}
+
 TEST_F(SwitchProgressTest, OtherSwitchesAndRanksDoNotCount) {
   Write(SwitchKey(6, "decision"));
   Write(SwitchKey(6, "planned", 0));
