@@ -210,8 +210,8 @@ def switch_problems(switch, minimum, full=True):
         return [f"outcome {switch['outcome']}: {switch['reason']}"]
     if full and (switch["digest_before"] != switch["digest_after"] or switch["digest_before"] == NO_DIGEST):
         problems.append(f"digest {switch['digest_before']} before, {switch['digest_after']} after")
-    if switch["replica_check"] != 0:
-        problems.append(f"replica check {switch['replica_check']:#x} is not zero")
+    if switch["replica_check"] != NO_DIGEST:
+        problems.append(f"replica check {switch['replica_check']} is not zero")
     if switch["moved_bytes"] != minimum.moved_bytes:
         problems.append(f"moved {switch['moved_bytes']} bytes, the minimum is {minimum.moved_bytes}")
     if switch["kept_bytes"] != minimum.kept_bytes:

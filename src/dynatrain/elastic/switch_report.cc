@@ -127,7 +127,7 @@ std::string SwitchReport::ToJson() const {
                    {"phases", phases},
                    {"digest_before", HexText(digest_before)},
                    {"digest_after", HexText(digest_after)},
-                   {"replica_check", replica_check}});
+                   {"replica_check", HexText(replica_check)}});
 }
 
 Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
@@ -155,7 +155,7 @@ Result<SwitchReport> SwitchReport::FromJson(const std::string& text) {
     json.at("phases").get_to(report.phases);
     report.digest_before = FromHex(json.at("digest_before"));
     report.digest_after = FromHex(json.at("digest_after"));
-    json.at("replica_check").get_to(report.replica_check);
+    report.replica_check = FromHex(json.at("replica_check"));
     return report;
   } catch (const Json::exception& e) {
     return InvalidArgument("switch report: {}", e.what());

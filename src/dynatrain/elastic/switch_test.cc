@@ -62,10 +62,13 @@ TEST(SwitchReport, DigestsAreTextThatNoReaderRounds) {
   SwitchReport report;
   report.digest_before = (uint64_t{1} << 53) + 1;
   report.digest_after = ~uint64_t{0};
+  report.replica_check = (uint64_t{1} << 61) - 2;
   const std::string text = report.ToJson();
   EXPECT_THAT(text, HasSubstr(R"("digest_before":"0020000000000001")"));
   EXPECT_THAT(text, HasSubstr(R"("digest_after":"ffffffffffffffff")"));
+  EXPECT_THAT(text, HasSubstr(R"("replica_check":"1ffffffffffffffe")"));
   EXPECT_EQ(SwitchReport::FromJson(text)->digest_before, report.digest_before);
+  EXPECT_EQ(SwitchReport::FromJson(text)->replica_check, report.replica_check);
   for (const char* bad : {"7", "\"\"", "\"xyz\"", "\"10020000000000001\"", "null"}) {
     std::string changed = text;
     changed.replace(changed.find("\"0020000000000001\""), 18, bad);
