@@ -38,6 +38,13 @@ class PlanCommand(Cli):
         self.assertGreaterEqual(plan["predicted_seconds"], plan["bound_seconds"])
         self.assertIn("fullest rank in", err)
 
+    def test_only_what_could_be_asked_for_is_explained_as_cheaper(self):
+        same = ["plan", "--model", "tiny-moe", "--from", "dp=2", "--to", "dp=2", "--no-programs", "--explain", "--dtype"]
+        for dtype in ("bf16", "fp32"):
+            code, out, err = self.run_cli(*same, dtype)
+            self.assertEqual((code, err), (0, ""))
+            self.assertEqual("--derive" in out, dtype == "bf16", out)
+
     def test_figures_that_are_not_asked_for_are_null(self):
         for flag in ("--no-programs", "--derive"):
             plan = json.loads(self.plan("--json", flag)[0])
@@ -92,6 +99,7 @@ class PlanCommand(Cli):
         self.refuse([*base, "--budget", "1GiB", "--no-programs"], "--budget 1073741824 with --no-programs", "give one of both")
         self.refuse([*base[:-1], "dp=2,ranks=0+100000"], "rank 100000", "0 to 16383")
         self.refuse([*base, "--dtype", "fp8"], "fp8")
+        self.refuse([*base, "--dtype", "fp32", "--derive"], "--derive with --dtype fp32: only bf16 parameters", "give --dtype bf16")
         many = ["plan", "--model", "tiny-llama", "--from", "dp=1", "--to"]
         self.refuse([*many, "dp=1000000"], "--to dp=1000000: 1000000 ranks", "at most 16384")
         self.refuse([*many, "dp=99999999999999"], "dp=99999999999999", "1 to 1048576")

@@ -44,6 +44,12 @@ void AddFlags(CLI::App& app, PlanFlags* flags) {
 
 Result<planner::PlanRequest> MakeRequest(const PlanFlags& flags) {
   DT_ASSIGN_OR_RETURN(planner::PlanRequest request, MakePlanRequest(flags.inputs));
+  if (flags.derive && !HasMasters(*request.catalog)) {
+    return InvalidArgument(
+        "--derive with --dtype {}: only bf16 parameters can be computed from masters; give --dtype "
+        "bf16 with it",
+        flags.inputs.dtype);
+  }
   request.options.derive = flags.derive;
   for (const vps::Layout* layout : {&request.from, &request.to}) {
     const int32_t first = request.topology.NodeOf(request.from.RankAt(0));

@@ -7,6 +7,7 @@
 
 #include "dynatrain/apps/format.h"
 #include "dynatrain/apps/plan_report.h"
+#include "dynatrain/apps/plan_request.h"
 
 namespace dynatrain::apps {
 namespace {
@@ -245,7 +246,7 @@ std::vector<Alternative> AlternativesTo(const planner::PlanRequest& asked) {
   if (asked.roles == planner::RolePolicy::kIdentity) {
     add("--roles free").roles = planner::RolePolicy::kFree;
   }
-  if (!asked.options.derive) add("--derive").options.derive = true;
+  if (!asked.options.derive && HasMasters(*asked.catalog)) add("--derive").options.derive = true;
   if (asked.from.buffer != asked.to.buffer) {
     add("the old zero_order").to.buffer = asked.from.buffer;
   }

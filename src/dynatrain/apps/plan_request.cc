@@ -59,6 +59,12 @@ Result<vps::Layout> PlannedLayout(const std::string& flag, const std::string& sp
   return layout;
 }
 
+bool HasMasters(const vps::StateCatalog& catalog) {
+  return std::ranges::any_of(catalog.tensors(), [](const vps::StateTensor& tensor) {
+    return tensor.kind == vps::Kind::kMaster;
+  });
+}
+
 Result<planner::PlanRequest> MakePlanRequest(const PlanInputs& inputs) {
   planner::PlanRequest request;
   const Result<models::ModelConfig> loaded = models::LoadModel(inputs.model);

@@ -36,6 +36,9 @@ Result<vps::Layout> PlannedLayout(const std::string& flag, const std::string& sp
                                   const models::ModelConfig& model,
                                   std::optional<int32_t> num_ranks);
 
+// Whether parameters have fp32 masters to compute them from (planner::PlanOptions::derive).
+bool HasMasters(const vps::StateCatalog& catalog);
+
 }  // namespace dynatrain::apps
 
 #endif  // DYNATRAIN_APPS_PLAN_REQUEST_H_
