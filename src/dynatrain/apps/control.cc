@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -147,6 +149,42 @@ Result<json> HandleSwitch(const ControlHandlers& handlers, const std::string& bo
   return json{{"id", id}};
 }
 
+bool IsIpAddress(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// What a Host header names, without its port and the brackets of an IPv6 address.
+std::string HostOf(const std::string& header) {
+  if (IsIpAddress(header)) return header;  // the colons of a bare IPv6 address begin no port
+  if (const size_t end = header.find(']'); header.starts_with('[') && end != std::string::npos)
+    return header.substr(1, end - 1);
+  return header.substr(0, header.rfind(':'));
+}
+
+// The name of this machine; empty if it has none.
+std::string MachineName() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Who owns a name can let it lead here, and a browser then takes this port for a site of that name,
+// whose pages may read everything. So a request names this machine by what is its own: the Host
+// header that does not, or none.
+std::optional<std::string> ForAnotherName(const httplib::Request& request, const Address& own) {
+  const auto [begin, end] = request.headers.equal_range("Host");
+  for (auto header = begin; header != end; ++header) {
+    const std::string host = HostOf(header->second);
+    const auto is = [&host](const std::string& name) {
+      return !name.empty() && ::strcasecmp(host.c_str(), name.c_str()) == 0;
+    };
+    if (!IsIpAddress(host) && !is("localhost") && !is(own.host) && !is(MachineName()))
+      return header->second;
+  }
+  return std::nullopt;
+}
+
 // Whether a request comes from a page that this port did not serve, which only browsers tell.
 bool FromAnotherSite(const httplib::Request& request, const Address& own) {
   if (!request.has_header("Origin")) return false;
@@ -224,6 +262,14 @@ class HttpControlServer final : public ControlServer {
   httplib::Server::Handler Guarded(Handler handler) {
     return [this, handler = std::move(handler)](const httplib::Request& request,
                                                 httplib::Response& response) {
+      if (const auto name = ForAnotherName(request, address_)) {
+        return AnswerError(
+            kForbidden,
+            fmt::format("this is not the site {}; right is a request for {}, localhost:{} or this "
+                        "machine's own name or address",
+                        Shortened(*name), address_.ToString(), address_.port),
+            response);
+      }
       if (!FromAnotherSite(request, address_)) return Answer(handler(request), response);
       AnswerError(kForbidden,
                   fmt::format("pages of {} do not control this job; right is a request without "

@@ -15,7 +15,8 @@
 // Unauthenticated; whoever reaches the address controls the job, so it listens on loopback
 // addresses only. A browser on this machine lets pages of any site reach it, but tells which: a
 // request with an Origin other than this port on 127.0.0.1, [::1] or localhost gets 403 {"error":
-// "..."}.
+// "..."}, and so does one for a Host that is no IP address, localhost or this machine's own name:
+// whoever owns a name can let it lead here, and pages of that site would read the answers.
 #ifndef DYNATRAIN_APPS_CONTROL_H_
 #define DYNATRAIN_APPS_CONTROL_H_
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <nlohmann/json.hpp>
 
@@ -50,6 +52,39 @@ TEST_F(ControlTest, PagesOfOtherSitesControlNothing) {
   EXPECT_EQ(requests_, 0);
   for (const char* path : {"/status", "/switch/3"})
     EXPECT_EQ(Browser().Get(path, {{"Origin", "http://evil.example"}})->status, 403) << path;
+}
+
+// A name whose owner lets it lead to this machine is a site of its own to a browser (DNS rebinding).
+TEST_F(ControlTest, NamesThatLeadHereReadNothing) {
+  for (const std::string& host :
+       {"evil.example:" + port(), std::string("evil.example"), "localhost.evil.example:" + port(),
+        "127.0.0.1.evil.example:" + port(), "[evil.example]:" + port(), "127.1:" + port(),
+        std::string("[::1"), std::string(":"), std::string("[]")}) {
+    for (const char* path : {"/status", "/switch/3"}) {
+      const auto answer = Browser().Get(path, {{"Host", host}});
+      ASSERT_TRUE(answer) << host;
+      EXPECT_EQ(answer->status, 403) << host;
+      EXPECT_THAT(
+          json::parse(answer->body)["error"].get<std::string>(),
+          HasSubstr("right is a request for 127.0.0.1:" + port() + ", localhost:" + port()));
+    }
+    const auto origin = "http://" + host;
+    EXPECT_EQ(Post({{"Host", host}, {"Origin", origin}})->status, 403) << host;
+  }
+  EXPECT_EQ(requests_, 0);
+}
+
+TEST_F(ControlTest, AddressesAndTheMachinesOwnNameDo) {
+  std::array<char, 256> name{};
+  ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
+  for (const std::string& host :
+       {std::string("127.0.0.1"), "127.0.0.1:" + port(), std::string("LocalHost:1"),
+        std::string("[::1]:7070"), std::string("::1"), std::string("192.0.2.7:80"),
+        std::string(name.data()), std::string(name.data()) + ":" + port()}) {
+    const auto answer = Browser().Get("/status", {{"Host", host}});
+    ASSERT_TRUE(answer) << host;
+    EXPECT_EQ(answer->status, 200) << host << ": " << answer->body;
+  }
 }
 
 TEST_F(ControlTest, ProgramsAndPagesOfThePortItselfDo) {
