@@ -28,6 +28,8 @@ class Blame {
   void AddExit(const Children::Exit& exit);
 
   bool any() const { return since_.has_value(); }
+  TimePoint since() const { return *since_; }    // of the first failure. Precondition: any()
+  bool killed() const { return !killed_.ok(); }  // whether a process is known to have been killed
   // Whether enough was heard for a verdict. After a deadline, all ranks that wait for the same one
   // say so within the time of a step, `last_step`; only who is stuck itself never does.
   bool Settled(Duration last_step) const;

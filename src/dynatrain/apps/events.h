@@ -2,7 +2,8 @@
 // "event" and "t", the time of writing on the host's monotonic clock in seconds (CLOCK_MONOTONIC:
 // comparable between processes of a host).
 //
-// Digests are 16 hexadecimal digits. The launcher adds `waiting` (pending.h) to those it passes on.
+// Digests are 16 hexadecimal digits. The launcher adds `waiting` (pending.h) and `silent` (NodeLink::Silent)
+// to those it passes on.
 //
 // - up {rank}: the process runs, libraries are loaded
 // - ready {rank, groups_seconds, load_seconds, build_seconds}: before its first step; load is of a

@@ -43,6 +43,10 @@ constexpr Duration kStopReminder = std::chrono::seconds(1);
 constexpr Duration kLookInterval = std::chrono::seconds(1);  // at what switches wait for
 // A launcher may be silent for so much longer than a rank within a step.
 constexpr Duration kSilenceMargin = std::chrono::seconds(5);
+// Each gives a sign of life every second: after so long it is told that one does not; and after a
+// failure, who has given none is lost.
+constexpr Duration kSilenceToTell = std::chrono::seconds(5);
+constexpr Duration kSignOfLife = std::chrono::seconds(3);
 
 class Job {
  public:
@@ -90,6 +94,7 @@ class Job {
   Result<json> SwitchState(int64_t id);
   json StatusJson();
   std::vector<elastic::PendingSwitch> Pending();
+  void TellSilent(Duration silence);
   void TellWaiting();
   std::vector<elastic::SwitchReport> ReportsInOrder() const {
     std::vector<elastic::SwitchReport> list;
@@ -159,7 +164,9 @@ Status Job::Follow() {
   const auto on_exit = [this](const Children::Exit& exit) { OnExit(exit); };
   const auto settled = [this] {
     return blame_.Settled(std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(last_step_.value("seconds", 0.0))));
+               std::chrono::duration<double>(last_step_.value("seconds", 0.0)))) &&
+           (blame_.killed() || link_->HeardSince(blame_.since()) ||
+            MonotonicClock().Now() > blame_.since() + kSignOfLife);
   };
   const Duration silence =
       kSilenceMargin + std::chrono::duration_cast<Duration>(
@@ -171,13 +178,20 @@ Status Job::Follow() {
     }
     children_->Poll(kPollInterval, on_line, on_exit);
     DT_RETURN_IF_ERROR(link_->Pull(on_line));
-    if (!blame_.any()) DT_RETURN_IF_ERROR(link_->Missing(silence));
-    if (!blame_.any()) TellWaiting();
+    if (!blame_.any()) {
+      DT_RETURN_IF_ERROR(link_->Missing(silence));
+      TellSilent(silence);
+      TellWaiting();
+    }
     KillLateOnes();
   }
   // A launcher that ended its ranks explains what the others complain of.
   if (blame_.any()) DT_RETURN_IF_ERROR(link_->Missing(silence));
-  return Verdict();
+  const Status verdict = Verdict();
+  if (!blame_.any() || blame_.killed()) return verdict;
+  // So does one that is lost with its ranks, of which the others see broken connections alone.
+  const Status lost = link_->LostSince(blame_.since());
+  return lost.ok() ? verdict : Unavailable("{}; {}", lost.message(), verdict.message());
 }
 
 void Job::OnExit(const Children::Exit& exit) {
@@ -404,6 +418,19 @@ std::vector<elastic::PendingSwitch> Job::Pending() {
   if (requests.empty()) return {};
   auto pending = elastic::ReadPending(*store_, layout_, requests);
   return pending.ok() ? *std::move(pending) : std::vector<elastic::PendingSwitch>();
+}
+
+// Of which launcher nothing is heard, long before that ends the job.
+void Job::TellSilent(Duration silence) {
+  const auto silent = link_->NextSilent(kSilenceToTell);
+  if (!silent) return;
+  json line = silent->ToJson();
+  line["event"] = "silent";
+  line["t"] = ToSeconds(MonotonicClock().Now());
+  const std::lock_guard lock(mutex_);
+  sink_.Write(DumpJson(line));
+  progress_.Note(
+      fmt::format("{}; the job ends after {:g} s of that", silent->ToText(), ToSeconds(silence)));
 }
 
 // Whom a switch waits for, once that has lasted.

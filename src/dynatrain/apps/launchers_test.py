@@ -160,14 +160,28 @@ class Launchers(SeveralLaunchers):
         for text in ("launcher 1 of 2 did not come", "127.0.0.1:", "within 1 s", "RANK of 0 to 1"):
             self.assertIn(text, err)
 
-    def test_a_lost_launcher_whose_ranks_idle_is_named(self):
-        first, second = self.srun(2, "--layout", "dp=1", *ENDLESS, "--step-timeout", "1")
+    def test_a_lost_launcher_whose_ranks_idle_is_named_before_it_ends_the_job(self):
+        first, second = self.srun(2, "--nproc", "2", "--layout", "dp=1", *ENDLESS, "--step-timeout", "5")
         self.await_steps()
         second.kill()
         second.communicate()
         code, out, err = self.finish(first)
         self.assertEqual(code, 1, err)
-        self.assertIn("launcher 1 gave no sign of life", err)
+        lost = rf"launcher 1 on {socket.gethostname()} \(ranks 2-3\) gave no sign of life for \d+ s; "
+        self.assertRegex(err, lost + "the job ends after 10 s of that\n")
+        self.assertRegex(err.splitlines()[-1], lost + "its ranks are lost$")
+        (silent,) = self.events("silent")
+        self.assertEqual((silent["launcher"], silent["host"], silent["ranks"]), (1, socket.gethostname(), [2, 3]))
+
+    def test_a_lost_launcher_whose_ranks_train_explains_what_the_others_see(self):
+        first, second = self.srun(2, "--nproc", "2", "--layout", "tp=2,dp=2", *ENDLESS)
+        self.await_steps()
+        second.kill()
+        second.communicate()
+        code, out, err = self.finish(first)
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err.splitlines()[-1], rf"launcher 1 on {socket.gethostname()} \(ranks 2-3\) gave no sign of life for "
+                                               r"\d+ s; its ranks are lost; rank [01]: ")
 
     def test_launchers_end_with_the_first(self):
         first, second = self.srun(2, "--layout", "dp=1", *ENDLESS)

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -25,6 +27,12 @@ constexpr Duration kLookUpInterval = std::chrono::seconds(1);
 constexpr Duration kAliveInterval = std::chrono::seconds(1);
 
 void SleepFor(Duration time) { MonotonicClock().SleepUntil(MonotonicClock().Now() + time); }
+
+// The name that this machine has; empty if it has none.
+std::string HostName() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
 
 // The address of this node towards the store. On a cluster a name may become known only when the
 // node that has it starts.
@@ -106,6 +114,7 @@ NodeLink::NodeLink(elastic::Store* store, const NodeOptions& node)
     : store_(store), node_(node), others_(static_cast<size_t>(node.count)) {}
 
 Status NodeLink::ShareConfig(const JobConfig& config) {
+  ranks_each_ = RanksOf(node_, config).count;
   return store_->Set(kConfigKey, config.ToJson());
 }
 
@@ -164,7 +173,8 @@ Status NodeLink::Push(RankId rank, const std::string& line) {
 }
 
 Status NodeLink::StayAlive() {
-  if (pushed_ > 0 && MonotonicClock().Now() < last_pushed_ + kAliveInterval) return {};
+  if (pushed_ == 0) return Say(DumpJson(json{{"host", HostName()}}));
+  if (MonotonicClock().Now() < last_pushed_ + kAliveInterval) return {};
   return Say("{}");
 }
 
@@ -186,6 +196,7 @@ Status NodeLink::Pull(const std::function<void(RankId, const std::string&)>& on_
       DT_RETURN_IF_ERROR(store_->Delete(key));
       ++other.pulled;
       other.last_word = MonotonicClock().Now();
+      other.told_silent = false;
       DT_RETURN_IF_ERROR(Hear(launcher, *word, on_line));
     }
   }
@@ -199,21 +210,75 @@ Status NodeLink::Hear(int32_t launcher, const std::string& word,
     return DataLoss("launcher {} said what makes no sense: {}", launcher, word);
   Other& other = others_[static_cast<size_t>(launcher)];
   other.left = said.contains("left");
+  if (said.contains("host")) other.host = said.value("host", "");
   if (said.contains("stopped")) other.stopped = said.value("stopped", 0);
   if (said.contains("ending")) other.ending = said.value("ending", "");
   if (said.contains("rank")) on_line(said.value("rank", RankId{0}), said.value("line", ""));
   return {};
 }
 
-Status NodeLink::Missing(Duration silence) const {
+Status NodeLink::Missing(Duration silence) {
   for (int32_t i = 1; i < node_.count; ++i) {
-    const Other& other = others_[static_cast<size_t>(i)];
+    Other& other = OtherOf(i);
     if (!other.ending.empty()) return Unavailable("launcher {}: {}", i, other.ending);
-    if (other.left || MonotonicClock().Now() <= other.last_word + silence) continue;
-    return Unavailable("launcher {} gave no sign of life for {:g} s; its ranks are lost", i,
-                       ToSeconds(silence));
+    if (!Unheard(i, MonotonicClock().Now() - silence)) continue;
+    other.lost = true;
+    return Unavailable("{}; its ranks are lost", SilenceOf(i).ToText());
   }
   return {};
+}
+
+bool NodeLink::Unheard(int32_t launcher, TimePoint since) const {
+  const Other& other = OtherOf(launcher);
+  return !other.left && other.ending.empty() && other.last_word < since;
+}
+
+bool NodeLink::HeardSince(TimePoint failure) const {
+  for (int32_t i = 1; i < node_.count; ++i) {
+    if (Unheard(i, failure)) return false;
+  }
+  return true;
+}
+
+Status NodeLink::LostSince(TimePoint failure) {
+  for (int32_t i = 1; i < node_.count; ++i) {
+    if (!Unheard(i, failure)) continue;
+    OtherOf(i).lost = true;
+    return Unavailable("{}; its ranks are lost", SilenceOf(i).ToText());
+  }
+  return {};
+}
+
+std::optional<NodeLink::Silent> NodeLink::NextSilent(Duration silence) {
+  for (int32_t i = 1; i < node_.count; ++i) {
+    Other& other = OtherOf(i);
+    if (other.told_silent || !Unheard(i, MonotonicClock().Now() - silence)) continue;
+    other.told_silent = true;
+    return SilenceOf(i);
+  }
+  return std::nullopt;
+}
+
+NodeLink::Silent NodeLink::SilenceOf(int32_t launcher) const {
+  const Other& other = OtherOf(launcher);
+  return {launcher,
+          other.host,
+          {launcher * ranks_each_, ranks_each_},
+          ToSeconds(MonotonicClock().Now() - other.last_word)};
+}
+
+std::string NodeLink::Silent::ToText() const {
+  const std::string which =
+      ranks.count == 1 ? fmt::format("rank {}", ranks.first)
+                       : fmt::format("ranks {}-{}", ranks.first, ranks.first + ranks.count - 1);
+  return fmt::format("launcher {}{}{} ({}) gave no sign of life for {:.0f} s", launcher,
+                     host.empty() ? "" : " on ", host, which, seconds);
+}
+
+json NodeLink::Silent::ToJson() const {
+  std::vector<RankId> list(static_cast<size_t>(ranks.count));
+  std::iota(list.begin(), list.end(), ranks.first);
+  return {{"launcher", launcher}, {"host", host}, {"ranks", list}, {"seconds", seconds}};
 }
 
 std::string NodeLink::StoppedBy() const {
@@ -225,7 +290,8 @@ std::string NodeLink::StoppedBy() const {
 }
 
 bool NodeLink::all_left() const {
-  return std::all_of(others_.begin() + 1, others_.end(), [](const Other& o) { return o.left; });
+  return std::all_of(others_.begin() + 1, others_.end(),
+                     [](const Other& o) { return o.left || o.lost; });
 }
 
 void NodeLink::EndOthers(const Status& why, Duration timeout) {
@@ -239,6 +305,14 @@ void NodeLink::EndOthers(const Status& why, Duration timeout) {
 
 Result<std::optional<std::string>> NodeLink::Ended() { return store_->TryGet(kEndKey); }
 
-Result<std::string> NodeLink::AwaitEnd(Duration timeout) { return store_->Wait(kEndKey, timeout); }
+Result<std::string> NodeLink::AwaitEnd(Duration timeout) {
+  const TimePoint deadline = MonotonicClock().Now() + timeout;
+  while (true) {
+    DT_RETURN_IF_ERROR(StayAlive());
+    Result<std::string> why = store_->Wait(kEndKey, kLookInterval);
+    if (why.ok() || why.status().code() != StatusCode::kDeadlineExceeded) return why;
+    if (MonotonicClock().Now() >= deadline) return why;
+  }
+}
 
 }  // namespace dynatrain::apps

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "dynatrain/apps/children.h"
 #include "dynatrain/apps/job_config.h"
 #include "dynatrain/base/clock.h"
@@ -65,7 +67,8 @@ class NodeLink {
 
   // Others: passes on a line about a rank of theirs.
   Status Push(RankId rank, const std::string& line);
-  // Others: a sign of life, if nothing else was said for a second. To be called often.
+  // Others: a sign of life, if nothing else was said for a second; the first one says the host's
+  // name. To be called often.
   Status StayAlive();
   // Others: why this launcher is about to end its ranks, for a reason of its own.
   Status TellEnding(const Status& why);
@@ -77,18 +80,33 @@ class NodeLink {
   // First launcher: hands over every line that has come since.
   Status Pull(const std::function<void(RankId, const std::string&)>& on_line);
   // First launcher, as of the last Pull: an error once another launcher ended its ranks by itself,
-  // or was silent for longer than `silence` without having left.
-  Status Missing(Duration silence) const;
+  // or was silent for longer than `silence` without having left. Who was is not waited for any more.
+  Status Missing(Duration silence);
+  // First launcher, as of the last Pull: whether all others that have not left or ended their ranks
+  // have said something since `failure`; and an error that names one that has not, and its ranks.
+  bool HeardSince(TimePoint failure) const;
+  Status LostSince(TimePoint failure);
+  // First launcher, as of the last Pull: another one that has been silent for longer than `silence`,
+  // each once until it is heard again.
+  struct Silent {
+    int32_t launcher = 0;
+    std::string host;  // of that name; empty: not known
+    NodeRanks ranks;
+    double seconds = 0;
+    std::string ToText() const;  // "launcher 1 on node7 (ranks 8-15) gave no sign of life for 5 s"
+    nlohmann::json ToJson() const;  // launcher, host, ranks, seconds
+  };
+  std::optional<Silent> NextSilent(Duration silence);
   // First launcher, as of the last Pull: "signal 15 to launcher 1", if that is what ended the job;
   // else empty.
   std::string StoppedBy() const;
-  // First launcher: whether all others have left.
+  // First launcher: whether all others have left, or are lost.
   bool all_left() const;
 
   // First launcher: tells the others to end their ranks, and why; waits until they have left, up to
   // `timeout`.
   void EndOthers(const Status& why, Duration timeout);
-  // Others: the reason, once told. AwaitEnd waits for it, up to `timeout`.
+  // Others: the reason, once told. AwaitEnd waits for it, up to `timeout`, and stays alive.
   Result<std::optional<std::string>> Ended();
   Result<std::string> AwaitEnd(Duration timeout);
 
@@ -97,11 +115,18 @@ class NodeLink {
   struct Other {
     int64_t pulled = 0;  // words so far
     TimePoint last_word = {};
+    std::string host = {};
     bool left = false;
+    bool lost = false;
+    bool told_silent = false;
     std::string ending;  // why it ended its ranks, empty: it did not
     int stopped = 0;     // the signal that it passed on to its ranks
   };
 
+  Other& OtherOf(int32_t launcher) { return others_[static_cast<size_t>(launcher)]; }
+  const Other& OtherOf(int32_t launcher) const { return others_[static_cast<size_t>(launcher)]; }
+  bool Unheard(int32_t launcher, TimePoint since) const;
+  Silent SilenceOf(int32_t launcher) const;
   std::string Key(int32_t launcher, int64_t number) const;
   Status Say(const std::string& word);
   Status Hear(int32_t launcher, const std::string& word,
@@ -109,6 +134,7 @@ class NodeLink {
 
   elastic::Store* const store_;
   const NodeOptions node_;
+  int32_t ranks_each_ = 0;  // first launcher: of each one, once the configuration is shared
   int64_t pushed_ = 0;
   TimePoint last_pushed_ = {};
   std::vector<Other> others_;  // by launcher, the first one's unused
