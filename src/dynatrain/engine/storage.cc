@@ -29,6 +29,10 @@ ByteSpan Map(ByteCount bytes) {
     if (skip < slack) munmap(start + skip + capacity, static_cast<size_t>(slack - skip));
     start += skip;
   }
+#ifdef MADV_NOHUGEPAGE
+  // Until Take says otherwise: what is not taken must not come along inside a huge page.
+  madvise(start, static_cast<size_t>(capacity), MADV_NOHUGEPAGE);
+#endif
   return {start, static_cast<size_t>(capacity)};
 }
 
@@ -74,7 +78,13 @@ Status Storage::Take(ByteCount begin, ByteCount bytes) {
 
 void Storage::GiveBack(ByteCount begin, ByteCount bytes) {
   DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
-  if (bytes > 0) madvise(memory_.data() + begin, static_cast<size_t>(bytes), MADV_DONTNEED);
+  if (bytes <= 0) return;
+  std::byte* start = memory_.data() + begin;
+#ifdef MADV_NOHUGEPAGE
+  // Else the system may collapse what is left of a huge page into a whole one again.
+  madvise(start, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
+#endif
+  madvise(start, static_cast<size_t>(bytes), MADV_DONTNEED);
 }
 
 ByteCount Storage::ResidentBytes() const {

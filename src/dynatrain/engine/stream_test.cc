@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <set>
 
@@ -10,6 +12,7 @@
 #include "dynatrain/engine/copy.h"
 #include "dynatrain/engine/memory_plan.h"
 #include "dynatrain/engine/phases.h"
+#include "dynatrain/engine/storage.h"
 #include "dynatrain/engine/testing_switch.h"
 #include "dynatrain/vps/random_layouts.h"
 
@@ -286,6 +289,26 @@ TEST(Stream, OldMemoryGoesBackToTheSystem) {
     ExpectWithinStatedPeak(result, *from, *to);
     ExpectOldMemoryIsGone(result, *from, *to, options.compile);
   }
+}
+
+// What is given back out of a huge page, or not taken yet, does not come back when the system makes
+// huge pages, which it may do at any time.
+TEST(Storage, PartsOfHugePagesDoNotComeBack) {
+  constexpr ByteCount kHuge = ByteCount{2} << 20;
+  const auto collapse = [](const Storage& storage) {
+    constexpr int kMadvCollapse = 25;  // of Linux 6.1; an older one refuses it
+    madvise(storage.memory().data(), storage.memory().size(), kMadvCollapse);
+    return storage.ResidentBytes();
+  };
+  const auto whole = *Storage::Make(2 * kHuge);
+  EXPECT_EQ(collapse(*whole), 2 * kHuge);
+  whole->GiveBack(kHuge / 2, kHuge / 4);
+  EXPECT_EQ(collapse(*whole), 2 * kHuge - kHuge / 4);
+  whole->GiveBack(kHuge, kHuge);
+  EXPECT_EQ(collapse(*whole), kHuge - kHuge / 4);
+  const auto reserved = *Storage::Reserve(2 * kHuge);
+  ASSERT_TRUE(reserved->Take(0, 4096).ok());
+  EXPECT_EQ(collapse(*reserved), 4096);
 }
 
 // A phase that its needer never acknowledged is still whole at its source.
