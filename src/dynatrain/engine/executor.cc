@@ -395,6 +395,10 @@ class Execution {
   Status Take(const Phase& phase) {
     const Stopwatch watch(clock_, &report_.memory);
     GiveBack(phase.drops);
+    for (const auto& [from, to] : phase.moves) {
+      DT_RETURN_IF_ERROR(
+          new_->TakeOver(to.buffer, to.begin, *old_.storage(from.buffer), from.begin, to.bytes));
+    }
     for (const MemoryRange& range : phase.takes) {
       DT_RETURN_IF_ERROR(new_->Take(range.buffer, range.begin, range.bytes));
     }

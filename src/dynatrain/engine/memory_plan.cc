@@ -25,16 +25,18 @@ class GranuleTable {
     Touch(region, 0, region.offset, update);
   }
 
-  // Calls visit(phase, range) for the granules of a buffer, neighbours of equal phase as one range.
+  // Calls visit(phase, range) for the granules of a buffer, neighbours of equal phase as one range;
+  // what is less than a granule at its end is a range of its own.
   template <class Visit>
   void ForEachRange(BufferIndex buffer, const Visit& visit) const {
     const std::vector<int32_t>& phases = phase_of_[static_cast<size_t>(buffer)];
+    const ByteCount bytes = bytes_[static_cast<size_t>(buffer)];
+    const auto whole = static_cast<size_t>(bytes / granule_);
     for (size_t begin = 0; begin < phases.size();) {
       size_t end = begin + 1;
-      while (end < phases.size() && phases[end] == phases[begin]) ++end;
+      while (end < whole && phases[end] == phases[begin]) ++end;
       const auto first = static_cast<ByteCount>(begin) * granule_;
-      const auto last =
-          std::min(static_cast<ByteCount>(end) * granule_, bytes_[static_cast<size_t>(buffer)]);
+      const auto last = std::min(static_cast<ByteCount>(end) * granule_, bytes);
       visit(phases[begin], MemoryRange{buffer, first, last - first});
       begin = end;
     }
@@ -66,6 +68,48 @@ class GranuleTable {
   const ByteCount granule_;
   std::vector<ByteCount> bytes_;
   std::vector<std::vector<int32_t>> phase_of_;
+};
+
+// Makes new memory of old memory where a phase takes what has just become free: granules of whole
+// ones, and tails, which are not of huge pages, of tails.
+class MovePlan {
+ public:
+  MovePlan(ByteCount granule, Phase* phase) : granule_(granule), phase_(phase) {}
+
+  void Reuse(std::vector<MemoryRange>* free) {
+    for (const bool tails : {false, true}) {
+      size_t from = 0;
+      size_t to = 0;
+      while (Find(*free, tails, &from) && Find(phase_->takes, tails, &to)) {
+        MemoryRange& old_range = (*free)[from];
+        MemoryRange& new_range = phase_->takes[to];
+        const ByteCount bytes = std::min(old_range.bytes, new_range.bytes);
+        phase_->moves.push_back({CutFront(&old_range, bytes), CutFront(&new_range, bytes)});
+      }
+    }
+    for (std::vector<MemoryRange>* ranges : {free, &phase_->takes})
+      std::erase_if(*ranges, [](const MemoryRange& range) { return range.bytes == 0; });
+  }
+
+ private:
+  // Goes on to the next range of its kind that has bytes left.
+  bool Find(const std::vector<MemoryRange>& ranges, bool tails, size_t* at) const {
+    const auto fits = [&](const MemoryRange& range) {
+      return range.bytes > 0 && (range.bytes < granule_) == tails;
+    };
+    while (*at < ranges.size() && !fits(ranges[*at])) ++*at;
+    return *at < ranges.size();
+  }
+
+  static MemoryRange CutFront(MemoryRange* range, ByteCount bytes) {
+    const MemoryRange front{range->buffer, range->begin, bytes};
+    range->begin += bytes;
+    range->bytes -= bytes;
+    return front;
+  }
+
+  const ByteCount granule_;
+  Phase* const phase_;
 };
 
 ByteCount Sum(const std::vector<MemoryRange>& ranges) {
@@ -130,7 +174,13 @@ ByteCount PlanMemory(ByteCount granule_bytes, Program* program) {
       (p < 0 ? phase.drops : phase.releases).push_back(range);
     });
   }
-  return PeakOf(*program);
+  const ByteCount peak = PeakOf(*program);
+  for (size_t p = 0; p < program->phases.size(); ++p) {
+    MovePlan moves(granule_bytes, &program->phases[p]);
+    if (p > 0) moves.Reuse(&program->phases[p - 1].releases);
+    moves.Reuse(&program->phases[p].drops);
+  }
+  return peak;
 }
 
 }  // namespace dynatrain::engine

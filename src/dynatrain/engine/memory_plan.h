@@ -12,7 +12,7 @@ inline constexpr ByteCount kPageBytes = 4096;
 // Bytes of memory that a buffer takes: whole pages.
 ByteCount MemoryBytes(const vps::Buffer& buffer);
 
-// Fills drops, takes and releases of all phases from their messages and copies. A granule is taken
+// Fills drops, moves, takes and releases of all phases from their messages and copies. A granule is taken
 // in the first phase that writes it (or the last one, if it is all padding) and released after the
 // last phase that reads it. Regions are rounded outwards. Returns the most memory that the rank's
 // state takes at any time, without staging.

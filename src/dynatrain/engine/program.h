@@ -104,13 +104,22 @@ struct MemoryRange {
   friend bool operator==(const MemoryRange&, const MemoryRange&) = default;
 };
 
+// Old memory that becomes new memory as it is.
+struct MemoryMove {
+  MemoryRange from;  // old
+  MemoryRange to;    // new, of as many bytes
+  friend bool operator==(const MemoryMove&, const MemoryMove&) = default;
+};
+
 struct Phase {
   std::vector<Message> receives;  // by round
   std::vector<Message> sends;     // by round
   std::vector<LocalCopy> copies;
   // kStream only: old memory that nobody needs any more before the phase, new memory that it writes
-  // first, and old memory that can go when everything that was sent is acknowledged.
+  // first, and old memory that can go when everything that was sent is acknowledged. What the phase
+  // before lets go and this one drops becomes what it takes where it can: that is in `moves` alone.
   std::vector<MemoryRange> drops;
+  std::vector<MemoryMove> moves;
   std::vector<MemoryRange> takes;
   std::vector<MemoryRange> releases;
 };

@@ -16,6 +16,7 @@ void ForEachGivenBack(const Program& program, const ExecutionProgress& progress,
   for (int32_t p = 0; p < progress.begun; ++p) {
     const Phase& phase = program.phases[static_cast<size_t>(p)];
     for (const MemoryRange& range : phase.drops) visit(range);
+    for (const MemoryMove& move : phase.moves) visit(move.from);
     if (p >= progress.released) continue;
     for (const MemoryRange& range : phase.releases) visit(range);
   }

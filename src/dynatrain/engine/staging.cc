@@ -37,8 +37,8 @@ ByteCount BookkeepingBytes(const Program& program) {
   for (const Phase& phase : program.phases) {
     bytes +=
         HeapBytes(phase.receives, /*sending=*/false) + HeapBytes(phase.sends, /*sending=*/true);
-    bytes += HeapBytes(phase.copies) + HeapBytes(phase.drops) + HeapBytes(phase.takes) +
-             HeapBytes(phase.releases);
+    bytes += HeapBytes(phase.copies) + HeapBytes(phase.drops) + HeapBytes(phase.moves) +
+             HeapBytes(phase.takes) + HeapBytes(phase.releases);
   }
   return bytes + HeapBytes(ActionsOf(program));
 }

@@ -1,5 +1,6 @@
 #include "dynatrain/engine/state.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -27,6 +28,7 @@ Result<StateBuffers> StateBuffers::Reserve(const vps::ShardMap& map, RankId rank
                                            const StateBuffers& old,
                                            const std::vector<vps::BufferIndex>& alias) {
   DT_ASSIGN_OR_RETURN(StateBuffers state, Make(map, rank, old, alias, /*reserve=*/true));
+  state.FindPaddings(map, rank);
   if (fill == Fill::kZero) return state;
   state.ForEachFreshRegion(map, rank, [&state](const Region& region) {
     Entry& entry = state.entries_[static_cast<size_t>(region.buffer)];
@@ -43,7 +45,7 @@ Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank,
   std::vector<vps::Buffer> buffers = map.BuffersOf(rank);
   DT_CHECK(alias.size() == buffers.size());
   for (size_t i = 0; i < buffers.size(); ++i) {
-    Entry entry{std::move(buffers[i]), nullptr, alias[i] < 0, {}};
+    Entry entry{std::move(buffers[i]), nullptr, alias[i] < 0, {}, {}};
     if (entry.fresh) {
       const ByteCount bytes = entry.buffer.bytes();
       Result<std::shared_ptr<Storage>> storage =
@@ -58,6 +60,26 @@ Result<StateBuffers> StateBuffers::Make(const vps::ShardMap& map, RankId rank,
     state.entries_.push_back(std::move(entry));
   }
   return state;
+}
+
+// Shards that are not dense count as paddings: what lies between their rows may be.
+void StateBuffers::FindPaddings(const vps::ShardMap& map, RankId rank) {
+  std::vector<std::vector<std::pair<ByteCount, ByteCount>>> dense(entries_.size());
+  ForEachFreshRegion(map, rank, [&dense](const Region& region) {
+    if (!IsDense(region)) return;
+    const ByteCount begin = region.offset * region.elem_bytes;
+    dense[static_cast<size_t>(region.buffer)].emplace_back(begin, begin + region.bytes());
+  });
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    std::ranges::sort(dense[i]);
+    ByteCount end = 0;
+    for (const auto& [first, last] : dense[i]) {
+      if (first > end) entries_[i].paddings.emplace_back(end, first);
+      end = std::max(end, last);
+    }
+    const auto size = static_cast<ByteCount>(entries_[i].storage->memory().size());
+    if (end < size) entries_[i].paddings.emplace_back(end, size);
+  }
 }
 
 template <class Visit>
@@ -76,6 +98,25 @@ Status StateBuffers::Take(vps::BufferIndex index, ByteCount begin, ByteCount byt
   if (entry.pattern.empty()) return Status::Ok();
   std::memcpy(entry.storage->memory().data() + begin, entry.pattern.data() + begin,
               static_cast<size_t>(bytes));
+  return Status::Ok();
+}
+
+Status StateBuffers::TakeOver(vps::BufferIndex index, ByteCount begin, Storage& other,
+                              ByteCount other_begin, ByteCount bytes) {
+  Entry& entry = entries_[static_cast<size_t>(index)];
+  DT_RETURN_IF_ERROR(entry.storage->TakeOver(begin, other, other_begin, bytes));
+  std::byte* memory = entry.storage->memory().data();
+  if (!entry.pattern.empty()) {
+    std::memcpy(memory + begin, entry.pattern.data() + begin, static_cast<size_t>(bytes));
+    return Status::Ok();
+  }
+  const ByteCount end = begin + bytes;
+  auto padding = std::ranges::upper_bound(entry.paddings, begin, {},
+                                          [](const auto& range) { return range.second; });
+  for (; padding != entry.paddings.end() && padding->first < end; ++padding) {
+    const ByteCount first = std::max(padding->first, begin);
+    std::memset(memory + first, 0, static_cast<size_t>(std::min(padding->second, end) - first));
+  }
   return Status::Ok();
 }
 

@@ -4,6 +4,7 @@
 #define DYNATRAIN_ENGINE_STATE_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dynatrain/base/status.h"
@@ -43,6 +44,10 @@ class StateBuffers {
   // Makes whole pages of a reserved buffer take memory and fills them as asked for.
   // kResourceExhausted.
   Status Take(vps::BufferIndex index, ByteCount begin, ByteCount bytes);
+  // As above, with the memory of `bytes` of `other`, which are given back there. What belongs to
+  // shards is not specified until it is written.
+  Status TakeOver(vps::BufferIndex index, ByteCount begin, Storage& other, ByteCount other_begin,
+                  ByteCount bytes);
 
   int num_buffers() const;
   const vps::Buffer& buffer(vps::BufferIndex index) const;
@@ -57,10 +62,13 @@ class StateBuffers {
     vps::Buffer buffer;
     std::shared_ptr<Storage> storage;
     bool fresh = true;
+    // Of reserved memory: bytes [first, second), ascending, that may be in no shard.
+    std::vector<std::pair<ByteCount, ByteCount>> paddings;
     std::vector<std::byte> pattern;  // Fill::kNan of reserved memory: what Take fills in
   };
   static Result<StateBuffers> Make(const vps::ShardMap& map, RankId rank, const StateBuffers& old,
                                    const std::vector<vps::BufferIndex>& alias, bool reserve);
+  void FindPaddings(const vps::ShardMap& map, RankId rank);
   // Calls visit(region) for each shard in memory that is not shared with another layout.
   template <class Visit>
   void ForEachFreshRegion(const vps::ShardMap& map, RankId rank, const Visit& visit) const;

@@ -3,15 +3,23 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <vector>
+
+#include "dynatrain/base/check.h"
 
 namespace dynatrain::engine {
 namespace {
 
 constexpr ByteCount kPage = 4096;
 constexpr ByteCount kHugePage = ByteCount{2} << 20;
+
+// Pieces of storage that were moved, of the whole process: each may be a mapping of its own, of which
+// Linux allows 65530 to a process (vm.max_map_count) that has others too.
+constexpr int64_t kMostMoved = int64_t{16} << 10;
+std::atomic<int64_t> moved_pieces = 0;
 
 // Whole pages, zero and untouched; from 2 MiB on at a multiple of 2 MiB, so that granules are huge
 // pages. Empty on failure.
@@ -87,6 +95,43 @@ void Storage::GiveBack(ByteCount begin, ByteCount bytes) {
   madvise(start, static_cast<size_t>(bytes), MADV_DONTNEED);
 }
 
+Status Storage::TakeOver(ByteCount begin, Storage& other, ByteCount other_begin, ByteCount bytes) {
+  DT_CHECK(begin % kPage == 0 && begin + bytes <= static_cast<ByteCount>(memory_.size()));
+  DT_CHECK(other_begin % kPage == 0 &&
+           other_begin + bytes <= static_cast<ByteCount>(other.memory_.size()));
+  while (bytes > 0) {
+    const ByteCount piece = std::min(bytes, kHugePage);
+    if (!Move(other.memory_.data() + other_begin, memory_.data() + begin, piece)) {
+      other.GiveBack(other_begin, piece);
+      DT_RETURN_IF_ERROR(Take(begin, piece));
+    }
+    begin += piece;
+    other_begin += piece;
+    bytes -= piece;
+  }
+  return Status::Ok();
+}
+
+// False if nothing was moved.
+bool Storage::Move(std::byte* from, std::byte* to, ByteCount bytes) {
+#ifdef MREMAP_DONTUNMAP
+  if (moved_pieces.load(std::memory_order_relaxed) >= kMostMoved) return false;
+  const auto size = static_cast<size_t>(bytes);
+  // `from` stays mapped, empty: nobody else's memory can come to lie inside a storage.
+  if (mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) !=
+      MAP_FAILED) {
+    moved_pieces.fetch_add(1, std::memory_order_relaxed);
+    ++moved_;
+    return true;
+  }
+  // A failure may have unmapped `to`; if it has not, this changes nothing.
+  const void* again = mmap(to, size, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  DT_CHECK(again != MAP_FAILED || errno == EEXIST);
+#endif
+  return false;
+}
+
 ByteCount Storage::ResidentBytes() const {
   if (memory_.empty()) return 0;
   std::vector<unsigned char> pages(memory_.size() / static_cast<size_t>(kPage));
@@ -98,6 +143,7 @@ ByteCount Storage::ResidentBytes() const {
 }
 
 Storage::~Storage() {
+  moved_pieces.fetch_sub(moved_, std::memory_order_relaxed);
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
 }
 

@@ -26,12 +26,19 @@ class Storage {
   // they read as zeros.
   Status Take(ByteCount begin, ByteCount bytes);
   void GiveBack(ByteCount begin, ByteCount bytes);
+  // Take with the memory that `bytes` from `other_begin` of `other` take, which are given back there:
+  // moved page by page where the system can, without a copy. What the range holds then is not
+  // specified. kResourceExhausted.
+  Status TakeOver(ByteCount begin, Storage& other, ByteCount other_begin, ByteCount bytes);
   // Bytes of memory() that take memory now, as the system says.
   ByteCount ResidentBytes() const;
 
  private:
   explicit Storage(ByteSpan memory) : memory_(memory) {}
+  bool Move(std::byte* from, std::byte* to, ByteCount bytes);
+
   ByteSpan memory_;
+  int64_t moved_ = 0;  // pieces that came from elsewhere
 };
 
 }  // namespace dynatrain::engine
