@@ -97,7 +97,7 @@ def budget_table(dynatrain, state, repeat, moves):
 def tables(dynatrain, state, repeat, count):
     moves = MOVES[:count]
     limits = limit_table(dynatrain, state, repeat, moves)
-    budgets = budget_table(dynatrain, state, repeat, moves[1:4])
+    budgets = budget_table(dynatrain, state, repeat, moves[1:4] + moves[5:6])
     return (f"Measured on {runs.machine()}; Gloo over loopback, `--verify moved`, {repeat} passes after one that is not "
             f"counted; models narrowed to at most {runs.mb(state)} of state (bf16 parameters, fp32 masters and moments).\n\n"
             f"Mode `keep`, against the raw exchange of the same bytes between the same pairs, pass by pass in one run:\n\n"

@@ -180,7 +180,8 @@ Result<BenchFigures> RunBench(const BenchOptions& options) {
   if (options.config.budget >= 0) budget = options.config.budget;
   DT_ASSIGN_OR_RETURN(const engine::PlanPrograms programs,
                       engine::CompilePlan(*plan, setup.request.topology, setup.compile, budget));
-  agreed.config.phases = programs.phases;
+  agreed.config.phases = programs.granularity.phases;
+  agreed.config.granule_bytes = programs.granularity.granule_bytes;
   figures.config = agreed.config;
   figures.state_bytes = setup.request.catalog->total_bytes();
   AddStated(programs, &figures);

@@ -27,8 +27,8 @@ Status CheckNumbers(const BenchConfig& config) {
 }  // namespace
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BenchConfig, model, dtype, state_bytes, from, to, num_ranks,
-                                   transport, mode, verify, budget, phases, repeat, topology,
-                                   interface, namespaces)
+                                   transport, mode, verify, budget, phases, granule_bytes, repeat,
+                                   topology, interface, namespaces)
 
 std::string BenchConfig::ToJson() const { return DumpJson(*this); }
 
@@ -56,6 +56,7 @@ Result<BenchSetup> BenchSetup::Make(const BenchConfig& config) {
   DT_ASSIGN_OR_RETURN(setup.compile.mode, engine::ParseMode(config.mode));
   DT_ASSIGN_OR_RETURN(setup.verify, engine::ParseVerify(config.verify));
   setup.compile.phases = config.phases;
+  setup.compile.granule_bytes = config.granule_bytes;
   return setup;
 }
 

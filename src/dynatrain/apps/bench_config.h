@@ -26,8 +26,10 @@ struct BenchConfig {
   std::string transport = "gloo";
   std::string mode = "keep";
   std::string verify = "moved";
-  ByteCount budget = -1;           // extra bytes per rank; -1: no limit
-  int32_t phases = 1;              // in ranks: what was agreed on
+  ByteCount budget = -1;  // extra bytes per rank; -1: no limit
+  // In ranks: what was agreed on.
+  int32_t phases = 1;
+  ByteCount granule_bytes = engine::kDefaultGranuleBytes;
   int32_t repeat = 7;              // counted passes, after one that is not
   std::string topology = "local";  // preset or file: nodes in the order of messages and in the
                                    // prediction

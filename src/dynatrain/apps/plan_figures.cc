@@ -15,7 +15,7 @@ Result<ProgramFigures> FiguresOf(const planner::PlanRequest& request, const plan
                       engine::Simulate(programs.programs, request.topology,
                                        engine::SimulationOptionsOf(request.topology)));
   return ProgramFigures{.messages = programs.messages,
-                        .phases = programs.phases,
+                        .phases = programs.granularity.phases,
                         .peak_extra_bytes = programs.peak_extra_bytes,
                         .peak_rank = programs.peak_rank,
                         .cross_node_bytes = simulated.cross_node_bytes,

@@ -120,7 +120,7 @@ json AsJson(const SimulateFlags& flags, const Simulated& result) {
           {"mode", flags.mode},
           {"verify", flags.verify},
           {"relays", result.relays},
-          {"phases", result.programs.phases},
+          {"phases", result.programs.granularity.phases},
           {"messages", result.programs.messages},
           {"moved_bytes", result.plan->totals.moved_bytes},
           {"wire_bytes", report.wire_bytes},
@@ -169,7 +169,7 @@ std::string AsText(const SimulateFlags& flags, const Simulated& result) {
       "time {}, {:.2f} of the bound {}; {} messages in {} phases{}, {} extra "
       "memory\n",
       FormatSeconds(report.seconds), AchievedOverBound(result), FormatSeconds(result.bound_seconds),
-      result.programs.messages, result.programs.phases,
+      result.programs.messages, result.programs.granularity.phases,
       result.relays ? ", relayed inside nodes" : "", FormatBytes(result.programs.peak_extra_bytes));
   text += "fullest links:\n";
   for (size_t i = 0; i < std::min(kLinksShown, report.links.size()); ++i) {

@@ -63,6 +63,7 @@
 #include "dynatrain/base/status.h"
 #include "dynatrain/elastic/groups.h"
 #include "dynatrain/elastic/store.h"
+#include "dynatrain/engine/budget.h"
 #include "dynatrain/engine/derive.h"
 #include "dynatrain/engine/executor.h"
 #include "dynatrain/engine/remains.h"
@@ -189,7 +190,7 @@ struct Decision {
 // How far a rank came in a switch of mode stream, as written in the store.
 struct RemainsNote {
   engine::ExecutionProgress progress;
-  int32_t phases = 1;
+  engine::Granularity granularity;  // of the rank's program
   bool gave_back = false;
   std::string ToJson() const;
   static Result<RemainsNote> FromJson(const std::string& json);
@@ -321,7 +322,7 @@ class SwitchParticipant {
   // switch_prepare.cc
   Status PrepareSteps(Store& store);
   Status PlanRoute();
-  Status AgreeOnPhases(Store& store, TimePoint deadline);
+  Status AgreeOnGranularity(Store& store, TimePoint deadline);
   Status Plan();
   Status VotePlanned(Store& store, TimePoint deadline);
   Status Build(TimePoint deadline);

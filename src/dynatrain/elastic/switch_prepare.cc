@@ -37,7 +37,7 @@ Status SwitchParticipant::PrepareSteps(Store& store) {
   DT_RETURN_IF_ERROR(PlanRoute());
   // Others may be that long in the groups of a switch before this one, which is off already.
   if (context_.options.budget)
-    DT_RETURN_IF_ERROR(AgreeOnPhases(store, context_.clock->Now() + 2 * timeout));
+    DT_RETURN_IF_ERROR(AgreeOnGranularity(store, context_.clock->Now() + 2 * timeout));
   stage_vote_ = "planned";
   DT_RETURN_IF_ERROR(Plan());
   DT_RETURN_IF_ERROR(VotePlanned(store, context_.clock->Now() + 2 * timeout));
@@ -61,10 +61,10 @@ Status SwitchParticipant::PlanRoute() {
   return Status::Ok();
 }
 
-Status SwitchParticipant::AgreeOnPhases(Store& store, TimePoint deadline) {
+Status SwitchParticipant::AgreeOnGranularity(Store& store, TimePoint deadline) {
   Vote mine;
-  DT_ASSIGN_OR_RETURN(mine.peaks, engine::PeaksByPhases(route_, *current_->map, *to_,
-                                                        context_.topology, ranks_, compile_));
+  DT_ASSIGN_OR_RETURN(mine.peaks, engine::PeaksByGranularity(route_, *current_->map, *to_,
+                                                             context_.topology, ranks_, compile_));
   DT_RETURN_IF_ERROR(Put(store, Key("fits", context_.rank), mine.ToJson()));
   std::map<RankId, std::vector<ByteCount>> peaks;
   for (const RankId rank : ranks_) {
@@ -75,8 +75,9 @@ Status SwitchParticipant::AgreeOnPhases(Store& store, TimePoint deadline) {
     if (!vote.error.empty()) return Aborted("rank {}: {}", rank, vote.error);
     peaks[rank] = vote.peaks;
   }
-  DT_ASSIGN_OR_RETURN(compile_.phases, engine::PhasesWithin(*context_.options.budget,
-                                                            context_.options.phases, peaks));
+  DT_ASSIGN_OR_RETURN(const engine::Granularity granularity,
+                      engine::GranularityWithin(*context_.options.budget, compile_, peaks));
+  granularity.ApplyTo(&compile_);
   return Status::Ok();
 }
 

@@ -45,7 +45,8 @@ Outcome OutcomeFromName(std::string_view name) {
 
 std::string RemainsNote::ToJson() const {
   return DumpJson(
-      {{"phases", phases},
+      {{"phases", granularity.phases},
+       {"granule_bytes", granularity.granule_bytes},
        {"gave_back", gave_back},
        {"progress", Json::array({progress.begun, progress.received, progress.released})}});
 }
@@ -54,7 +55,8 @@ Result<RemainsNote> RemainsNote::FromJson(const std::string& text) {
   try {
     const Json json = Json::parse(text);
     RemainsNote note;
-    json.at("phases").get_to(note.phases);
+    json.at("phases").get_to(note.granularity.phases);
+    json.at("granule_bytes").get_to(note.granularity.granule_bytes);
     json.at("gave_back").get_to(note.gave_back);
     const Json& progress = json.at("progress");
     note.progress = {progress.at(0).get<int32_t>(), progress.at(1).get<int32_t>(),

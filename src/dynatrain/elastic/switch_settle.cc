@@ -69,7 +69,7 @@ Result<Outcome> SwitchParticipant::Settle(Store& store) {
 
   const bool gave_back = engine::GaveBack(program_, progress_);
   if (participates()) {
-    const RemainsNote mine{progress_, compile_.phases, gave_back};
+    const RemainsNote mine{progress_, {compile_.phases, compile_.granule_bytes}, gave_back};
     DT_RETURN_IF_ERROR(Put(store, Key("remains", context_.rank), mine.ToJson()));
   }
   std::map<RankId, RemainsNote> remains;
@@ -125,7 +125,7 @@ Result<Settlement> SwitchParticipant::SettlementOf(
   for (const auto& [rank, note] : remains) {
     engine::CompileOptions options;
     options.mode = context_.options.mode;
-    options.phases = note.phases;
+    note.granularity.ApplyTo(&options);
     DT_ASSIGN_OR_RETURN(const planner::Route route,
                         planner::PlanRoute(from, *to_, context_.topology, rank,
                                            {.derive = context_.options.derive}));

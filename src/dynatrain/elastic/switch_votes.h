@@ -17,7 +17,7 @@ namespace dynatrain::elastic {
 struct Vote {
   std::string error;  // empty: yes
   // fits
-  std::vector<ByteCount> peaks;  // engine::PeaksByPhases
+  std::vector<ByteCount> peaks;  // engine::PeaksByGranularity
   // planned
   uint64_t fingerprint = 0;  // of all inputs; equal on all ranks
   uint64_t catalog = 0;      // of what is registered alone, to tell what differs

@@ -1,6 +1,6 @@
 #include "dynatrain/engine/plan_programs.h"
 
-#include "dynatrain/engine/budget.h"
+#include <algorithm>
 
 namespace dynatrain::engine {
 namespace {
@@ -11,7 +11,7 @@ using planner::Topology;
 Result<PlanPrograms> CompileAll(const Plan& plan, const Topology& topology,
                                 const CompileOptions& options) {
   PlanPrograms all;
-  all.phases = options.phases;
+  all.granularity = {options.phases, options.granule_bytes};
   for (const planner::Route& route : plan.routes) {
     DT_ASSIGN_OR_RETURN(Program program, Compile(route, *plan.from_map, *plan.to_map, topology,
                                                  plan.ranks, options));
@@ -25,27 +25,31 @@ Result<PlanPrograms> CompileAll(const Plan& plan, const Topology& topology,
   return all;
 }
 
-// The phases that the ranks agree on by reductions: the fewest with which all of them fit.
+// What the ranks agree on by a reduction; but where many more phases have not helped, the rest is
+// not tried.
 Result<PlanPrograms> CompileWithin(const Plan& plan, const Topology& topology,
-                                   CompileOptions options, ByteCount budget) {
+                                   const CompileOptions& options, ByteCount budget) {
   constexpr int kMostInVain = 4;
-  const int32_t at_least = options.phases;
+  CompileOptions tried = options;
   ByteCount least = INT64_MAX;
   RankId neediest = -1;
+  ByteCount least_of_granule = INT64_MAX;
   int in_vain = 0;
-  for (const int32_t phases : PhaseCounts()) {
-    if (phases < at_least) continue;
-    if (in_vain == kMostInVain) break;
-    options.phases = phases;
-    DT_ASSIGN_OR_RETURN(PlanPrograms all, CompileAll(plan, topology, options));
-    if (all.peak_extra_bytes <= budget) return all;
-    if (all.peak_extra_bytes < least) {
-      least = all.peak_extra_bytes;
-      neediest = all.peak_rank;
+  for (const Granularity& granularity : Granularities(options)) {
+    if (granularity.phases < options.phases) continue;
+    if (granularity.granule_bytes != tried.granule_bytes) {
+      least_of_granule = INT64_MAX;
       in_vain = 0;
-    } else {
-      ++in_vain;
     }
+    granularity.ApplyTo(&tried);
+    if (in_vain == kMostInVain) continue;
+    DT_ASSIGN_OR_RETURN(PlanPrograms all, CompileAll(plan, topology, tried));
+    if (all.peak_extra_bytes <= budget) return all;
+    in_vain = all.peak_extra_bytes < least_of_granule ? 0 : in_vain + 1;
+    least_of_granule = std::min(least_of_granule, all.peak_extra_bytes);
+    if (all.peak_extra_bytes >= least) continue;
+    least = all.peak_extra_bytes;
+    neediest = all.peak_rank;
   }
   return ResourceExhausted(
       "{} bytes of extra memory are not enough for this switch; {} bytes would do, for rank {}",

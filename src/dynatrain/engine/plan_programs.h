@@ -8,6 +8,7 @@
 
 #include "dynatrain/base/status.h"
 #include "dynatrain/base/types.h"
+#include "dynatrain/engine/budget.h"
 #include "dynatrain/engine/program.h"
 #include "dynatrain/engine/simulate.h"
 #include "dynatrain/planner/plan.h"
@@ -17,14 +18,14 @@ namespace dynatrain::engine {
 // What is derived comes after the programs, see derive.h.
 struct PlanPrograms {
   std::vector<Program> programs;   // of plan.ranks, in their order
-  int32_t phases = 1;              // of each
+  Granularity granularity;         // of each
   int64_t messages = 0;            // of all ranks
   ByteCount peak_extra_bytes = 0;  // of the rank that needs most
   RankId peak_rank = -1;
 };
 
-// Compiles all ranks with the fewest phases of PhaseCounts(), options.phases or more, with which
-// each stays within `budget` bytes of extra memory (none: options.phases as they are): what the
+// Compiles all ranks with the first of Granularities(options), of options.phases or more, with which
+// each stays within `budget` bytes of extra memory (none: with the options as they are): what the
 // ranks of a job agree on by budget.h. kResourceExhausted, naming the least budget found that would
 // do and the rank that needs it, if none fits. Pure.
 Result<PlanPrograms> CompilePlan(const planner::Plan& plan, const planner::Topology& topology,

@@ -39,7 +39,7 @@ TEST(CompilePlan, AllRanksHaveEqualPhasesAndStayWithinTheBudget) {
     const planner::Topology topology{.ranks_per_node = 3};
     const auto free = CompilePlan(*plan, topology, Streamed());
     ASSERT_TRUE(free.ok()) << free.status().ToString();
-    EXPECT_EQ(free->phases, 1);
+    EXPECT_EQ(free->granularity.phases, 1);
     ASSERT_EQ(free->programs.size(), plan->ranks.size());
     ByteCount peak = INT64_MIN;
     int64_t messages = 0;
@@ -59,10 +59,10 @@ TEST(CompilePlan, AllRanksHaveEqualPhasesAndStayWithinTheBudget) {
       EXPECT_THAT(tight.status().message(), HasSubstr("would do"));
       continue;
     }
-    cut += tight->phases > 1 ? 1 : 0;
+    cut += tight->granularity.phases > 1 ? 1 : 0;
     EXPECT_LE(tight->peak_extra_bytes, peak / 2);
     for (const Program& program : tight->programs) {
-      EXPECT_EQ(program.phases.size(), static_cast<size_t>(tight->phases));
+      EXPECT_EQ(program.phases.size(), static_cast<size_t>(tight->granularity.phases));
       EXPECT_LE(program.stats.peak_extra_bytes, peak / 2);
     }
   }

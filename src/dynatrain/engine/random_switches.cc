@@ -36,8 +36,8 @@ std::map<RankId, std::vector<ByteCount>> PeaksOf(const BudgetedSwitch& s) {
   for (const RankId rank : s.options.ranks) {
     const auto route = planner::PlanRoute(*s.from, *s.to, s.options.topology, rank, s.options.plan);
     EXPECT_TRUE(route.ok()) << route.status().ToString();
-    const auto of_rank = PeaksByPhases(*route, *s.from, *s.to, s.options.topology, s.options.ranks,
-                                       s.options.compile);
+    const auto of_rank = PeaksByGranularity(*route, *s.from, *s.to, s.options.topology,
+                                            s.options.ranks, s.options.compile);
     EXPECT_TRUE(of_rank.ok()) << of_rank.status().ToString();
     peaks[rank] = *of_rank;
   }
@@ -49,16 +49,16 @@ void DrawBudget(Random* random, BudgetedSwitch* s) {
   const auto peaks = PeaksOf(*s);
   ByteCount least = INT64_MAX;
   ByteCount most = 0;
-  for (size_t i = 0; i < PhaseCounts().size(); ++i) {
+  for (size_t i = 0; i < peaks.begin()->second.size(); ++i) {
     ByteCount peak = 0;
     for (const auto& [rank, of_rank] : peaks) peak = std::max(peak, of_rank[i]);
     least = std::min(least, peak);
     if (i == 0) most = peak;
   }
   s->budget = random->OneIn(3) ? least : random->Between(least, std::max(least, most));
-  const auto phases = PhasesWithin(s->budget, 1, peaks);
-  ASSERT_TRUE(phases.ok()) << phases.status().ToString();
-  s->options.compile.phases = *phases;
+  const auto granularity = GranularityWithin(s->budget, s->options.compile, peaks);
+  ASSERT_TRUE(granularity.ok()) << granularity.status().ToString();
+  granularity->ApplyTo(&s->options.compile);
 }
 
 // One or two ranks on either side, which DrawSwitch all but never has.

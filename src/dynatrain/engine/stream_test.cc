@@ -325,7 +325,7 @@ TEST(Stream, NothingIsReleasedBeforeItIsAcknowledged) {
   }
 }
 
-TEST(PhasesWithin, FindsTheFewestForARankAloneAndStatesTheLeastBudget) {
+TEST(GranularityWithin, FindsTheFewestPhasesForARankAloneAndStatesTheLeastBudget) {
   const auto catalog = Model(8, 96, 128);
   const auto from = MapOf(catalog, "dp=4,zero=1");
   const auto to = MapOf(catalog, "dp=2,zero=1");
@@ -343,25 +343,26 @@ TEST(PhasesWithin, FindsTheFewestForARankAloneAndStatesTheLeastBudget) {
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(*from, *to, {}, rank);
     const std::map<RankId, std::vector<ByteCount>> peaks = {
-        {rank, *PeaksByPhases(*route, *from, *to, {}, ranks, options)}};
-    const auto many = PhasesWithin(200'000, 1, peaks);
+        {rank, *PeaksByGranularity(*route, *from, *to, {}, ranks, options)}};
+    const auto many = GranularityWithin(200'000, options, peaks);
     ASSERT_TRUE(many.ok()) << many.status().ToString();
-    EXPECT_LE(peak(*route, *many), 200'000);
-    for (int32_t k = 1; k < std::min(*many, 5); ++k) EXPECT_GT(peak(*route, k), 200'000);
-    EXPECT_EQ(*PhasesWithin(int64_t{1} << 40, 1, peaks), 1);
+    EXPECT_LE(peak(*route, many->phases), 200'000);
+    for (int32_t k = 1; k < std::min(many->phases, 5); ++k) EXPECT_GT(peak(*route, k), 200'000);
+    EXPECT_EQ(GranularityWithin(int64_t{1} << 40, options, peaks)->phases, 1);
     if (peak(*route, 1) == 0) continue;
-    const auto none = PhasesWithin(-1, 1, peaks);
+    const auto none = GranularityWithin(-1, options, peaks);
     ASSERT_EQ(none.status().code(), StatusCode::kResourceExhausted);
     // The budget that it names does.
     const std::string& message = none.status().message();
     const int64_t least = std::stoll(message.substr(message.find("would do is ") + 12));
-    EXPECT_TRUE(PhasesWithin(least, 1, peaks).ok()) << message;
+    EXPECT_TRUE(GranularityWithin(least, options, peaks).ok()) << message;
   }
 }
 
 // Down to 1/64 of the state, for pairs of layouts whose shards shrink and grow evenly.
-TEST(PhasesWithin, SmallBudgetsAreMetAndHold) {
+TEST(GranularityWithin, SmallBudgetsAreMetAndHold) {
   const auto catalog = Model(6, 512, 512);
+  std::set<ByteCount> granules;
   for (const auto& [a, b] : {std::pair{"dp=4,zero=1", "dp=2,zero=1"},
                              {"tp=2,dp=2", "tp=4,dp=1"},
                              {"dp=2,zero=1", "tp=2,dp=2,zero=1"},
@@ -378,26 +379,28 @@ TEST(PhasesWithin, SmallBudgetsAreMetAndHold) {
     options.timeout = 60s;  // many phases, on a busy machine
     options.compile = {.mode = Mode::kStream,
                        .window = 1,
-                       .granule_bytes = 4096,
+                       .granule_bytes = 131072,
                        .transport_bytes = 0,
                        .heap_bytes = 0};
     std::map<RankId, std::vector<ByteCount>> peaks;
     for (const RankId rank : ranks) {
       const auto route = planner::PlanRoute(*from, *to, {}, rank);
-      peaks[rank] = *PeaksByPhases(*route, *from, *to, {}, ranks, options.compile);
+      peaks[rank] = *PeaksByGranularity(*route, *from, *to, {}, ranks, options.compile);
     }
-    const auto phases = PhasesWithin(catalog->total_bytes() / 64, 1, peaks);
-    ASSERT_TRUE(phases.ok()) << phases.status().ToString();
-    options.compile.phases = *phases;
+    const auto granularity = GranularityWithin(catalog->total_bytes() / 64, options.compile, peaks);
+    ASSERT_TRUE(granularity.ok()) << granularity.status().ToString();
+    granularity->ApplyTo(&options.compile);
+    granules.insert(granularity->granule_bytes);
     const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
     ASSERT_TRUE(result.ok()) << result.ToString();
     EXPECT_TRUE(result.new_state == Numbered(*to));
     ExpectWithinStatedPeak(result, *from, *to);
     for (const auto& [rank, stats] : result.stats) {
       EXPECT_LE(stats.peak_extra_bytes, catalog->total_bytes() / 64)
-          << "rank " << rank << ", " << *phases << " phases";
+          << "rank " << rank << ", " << granularity->phases << " phases";
     }
   }
+  EXPECT_EQ(granules, (std::set<ByteCount>{4096, 131072})) << "both are enough somewhere";
 }
 
 // C31: the optimizer of a ZeRO-1 job, DP4 to DP2, in 2 MiB granules: no rank ever holds much more
@@ -413,12 +416,14 @@ TEST(Cases, C31PeakStaysNearOneShard) {
   std::map<RankId, std::vector<ByteCount>> peaks;
   for (const RankId rank : ranks) {
     const auto route = planner::PlanRoute(*from, *to, {}, rank);
-    peaks[rank] = *PeaksByPhases(*route, *from, *to, {}, ranks, options.compile);
+    peaks[rank] = *PeaksByGranularity(*route, *from, *to, {}, ranks, options.compile);
   }
-  const auto needed = PhasesWithin(cap, 1, peaks);
+  const auto needed = GranularityWithin(cap, options.compile, peaks);
   ASSERT_TRUE(needed.ok()) << needed.status().ToString();
-  options.compile.phases = *needed;
-  EXPECT_EQ(PhasesWithin(-1, 1, peaks).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(needed->granule_bytes, kDefaultGranuleBytes);
+  EXPECT_EQ(GranularityWithin(-1, options.compile, peaks).status().code(),
+            StatusCode::kResourceExhausted);
+  needed->ApplyTo(&options.compile);
   const SwitchResult result = RunSwitch(*from, Numbered(*from), *to, options);
   ASSERT_TRUE(result.ok()) << result.ToString();
   EXPECT_TRUE(result.new_state == Numbered(*to));
