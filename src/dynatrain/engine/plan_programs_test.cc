@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "dynatrain/engine/plan_by_cost.h"
 #include "dynatrain/vps/random_layouts.h"
@@ -101,6 +103,46 @@ TEST(CompilePlan, TheWindowIsSmallerWithSeveralPhases) {
   EXPECT_EQ(window(2, kDefaultWindow), 16);
   EXPECT_EQ(window(2, 3), 3);
   EXPECT_EQ(window(1, 40), 40);
+}
+
+// A plan and the ranks of a job meet a budget in the same way, whether granules have to be cut or not.
+TEST(CompilePlan, FindsWhatTheRanksAgreeOn) {
+  planner::PlanRequest request;
+  auto catalog = std::make_shared<vps::StateCatalog>();
+  vps::Parameter p;
+  p.name = "w";
+  p.shape = {1000, 1024};
+  p.split = vps::Split::Balanced(1);
+  p.homes = {vps::Home::Layer(0)};
+  p.kinds = vps::Fp32AdamKinds();
+  ASSERT_TRUE(catalog->Add(p).ok());
+  request.catalog = catalog;
+  request.from = *vps::ParseLayout("dp=3,zero=1");
+  request.to = *vps::ParseLayout("tp=2,dp=1");
+  const auto plan = planner::MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  CompileOptions options = Streamed();
+  options.window = 1;
+  options.granule_bytes = 131072;
+  std::map<RankId, std::vector<ByteCount>> peaks;
+  for (size_t i = 0; i < (*plan)->ranks.size(); ++i) {
+    const auto of_rank =
+        PeaksByGranularity((*plan)->routes[i], *(*plan)->from_map, *(*plan)->to_map,
+                           request.topology, (*plan)->ranks, options);
+    ASSERT_TRUE(of_rank.ok()) << of_rank.status().ToString();
+    peaks[(*plan)->ranks[i]] = *of_rank;
+  }
+  std::set<ByteCount> granules;
+  for (const int part : {1, 4, 16, 32, 64, 128, 256, 100'000}) {
+    SCOPED_TRACE(fmt::format("1/{} of the state", part));
+    const ByteCount budget = catalog->total_bytes() / part;
+    const auto agreed = GranularityWithin(budget, options, peaks);
+    const auto planned = CompilePlan(**plan, request.topology, options, budget);
+    ASSERT_EQ(agreed.status().code(), planned.status().code());
+    granules.insert(agreed.ok() ? agreed->granule_bytes : -1);
+    EXPECT_TRUE(!agreed.ok() || planned->granularity == *agreed);
+  }
+  EXPECT_EQ(granules, (std::set<ByteCount>{-1, 4096, 131072}));
 }
 
 // Ranks of another node take in the same matrix three times, or once if one passes it on to others:
