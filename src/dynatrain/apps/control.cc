@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -19,6 +18,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include "dynatrain/apps/machine_name.h"
 #include "dynatrain/base/json.h"
 #include "dynatrain/base/text.h"
 
@@ -161,12 +161,6 @@ std::string HostOf(const std::string& header) {
   if (const size_t end = header.find(']'); header.starts_with('[') && end != std::string::npos)
     return header.substr(1, end - 1);
   return header.substr(0, header.rfind(':'));
-}
-
-// The name of this machine; empty if it has none.
-std::string MachineName() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 // Who owns a name can let it lead here, and a browser then takes this port for a site of that name,

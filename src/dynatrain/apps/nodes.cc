@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <numeric>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dynatrain/apps/control.h"
+#include "dynatrain/apps/machine_name.h"
 #include "dynatrain/base/json.h"
 #include "dynatrain/bridge/rank_environment.h"
 
@@ -27,12 +27,6 @@ constexpr Duration kLookUpInterval = std::chrono::seconds(1);
 constexpr Duration kAliveInterval = std::chrono::seconds(1);
 
 void SleepFor(Duration time) { MonotonicClock().SleepUntil(MonotonicClock().Now() + time); }
-
-// The name that this machine has; empty if it has none.
-std::string HostName() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 // The address of this node towards the store. On a cluster a name may become known only when the
 // node that has it starts.
@@ -173,7 +167,7 @@ Status NodeLink::Push(RankId rank, const std::string& line) {
 }
 
 Status NodeLink::StayAlive() {
-  if (pushed_ == 0) return Say(DumpJson(json{{"host", HostName()}}));
+  if (pushed_ == 0) return Say(DumpJson(json{{"host", MachineName()}}));
   if (MonotonicClock().Now() < last_pushed_ + kAliveInterval) return {};
   return Say("{}");
 }

@@ -27,6 +27,20 @@ std::shared_ptr<const planner::Plan> RandomPlan(Random* random, bool relays) {
   return *plan;
 }
 
+// A parameter that is split by columns.
+std::shared_ptr<const vps::StateCatalog> OneMatrix(const vps::Coords& shape,
+                                                   std::vector<vps::KindSpec> kinds) {
+  auto catalog = std::make_shared<vps::StateCatalog>();
+  vps::Parameter p;
+  p.name = "w";
+  p.shape = shape;
+  p.split = vps::Split::Balanced(1);
+  p.homes = {vps::Home::Layer(0)};
+  p.kinds = std::move(kinds);
+  EXPECT_TRUE(catalog->Add(p).ok());
+  return catalog;
+}
+
 // The budget in granules that is asked for here: any state of the random catalogs is far smaller.
 CompileOptions Streamed() {
   return {.mode = Mode::kStream, .granule_bytes = 4096, .transport_bytes = 0, .heap_bytes = 0};
@@ -108,15 +122,7 @@ TEST(CompilePlan, TheWindowIsSmallerWithSeveralPhases) {
 // A plan and the ranks of a job meet a budget in the same way, whether granules have to be cut or not.
 TEST(CompilePlan, FindsWhatTheRanksAgreeOn) {
   planner::PlanRequest request;
-  auto catalog = std::make_shared<vps::StateCatalog>();
-  vps::Parameter p;
-  p.name = "w";
-  p.shape = {1000, 1024};
-  p.split = vps::Split::Balanced(1);
-  p.homes = {vps::Home::Layer(0)};
-  p.kinds = vps::Fp32AdamKinds();
-  ASSERT_TRUE(catalog->Add(p).ok());
-  request.catalog = catalog;
+  request.catalog = OneMatrix({1000, 1024}, vps::Fp32AdamKinds());
   request.from = *vps::ParseLayout("dp=3,zero=1");
   request.to = *vps::ParseLayout("tp=2,dp=1");
   const auto plan = planner::MakePlan(request);
@@ -135,7 +141,7 @@ TEST(CompilePlan, FindsWhatTheRanksAgreeOn) {
   std::set<ByteCount> granules;
   for (const int part : {1, 4, 16, 32, 64, 128, 256, 100'000}) {
     SCOPED_TRACE(fmt::format("1/{} of the state", part));
-    const ByteCount budget = catalog->total_bytes() / part;
+    const ByteCount budget = request.catalog->total_bytes() / part;
     const auto agreed = GranularityWithin(budget, options, peaks);
     const auto planned = CompilePlan(**plan, request.topology, options, budget);
     ASSERT_EQ(agreed.status().code(), planned.status().code());
@@ -150,15 +156,7 @@ TEST(CompilePlan, FindsWhatTheRanksAgreeOn) {
 // source has to pack.
 planner::PlanRequest ThreeTakeTheSame(bool columns) {
   planner::PlanRequest request;
-  auto catalog = std::make_shared<vps::StateCatalog>();
-  vps::Parameter p;
-  p.name = "w";
-  p.shape = {512, 512};
-  p.split = vps::Split::Balanced(1);
-  p.homes = {vps::Home::Layer(0)};
-  p.kinds = {{vps::Kind::kParam, vps::DType::kF32}};
-  EXPECT_TRUE(catalog->Add(p).ok());
-  request.catalog = catalog;
+  request.catalog = OneMatrix({512, 512}, {{vps::Kind::kParam, vps::DType::kF32}});
   request.from = *vps::ParseLayout("dp=1");
   request.to = *vps::ParseLayout(columns ? "tp=2,dp=3,ranks=6-11" : "dp=3,ranks=6-8");
   request.topology.ranks_per_node = 6;
