@@ -203,7 +203,7 @@ class Job(unittest.TestCase):
             text.write_text("All layouts of one state are one state. " * 400)
             arguments = ["--model", "micro-llama", "--data", str(text), "--seq", "32", "--global-batch", "4",
                          "--steps", str(7 * len(UNUSUAL_LAYOUTS) + 6), "--nproc", "8", "--verify", "full",
-                         "--layout", UNUSUAL_LAYOUTS[-1], "--dump-state", str(scratch / "dump")]
+                         "--exact-switches", "--layout", UNUSUAL_LAYOUTS[-1], "--dump-state", str(scratch / "dump")]
             for index, spec in enumerate(UNUSUAL_LAYOUTS):
                 arguments += ["--switch", f"{7 * index + 3}:{spec}"]
             job = runs.run_job(self.program, arguments, deadline_s=240)

@@ -11,6 +11,7 @@
 #include "dynatrain/base/hash.h"
 #include "dynatrain/base/process_memory.h"
 #include "dynatrain/engine/copy.h"
+#include "dynatrain/engine/memory_plan.h"
 #include "dynatrain/planner/route.h"
 #include "dynatrain/vps/digest.h"
 
@@ -75,10 +76,10 @@ json DigestJson(const vps::ShardMap& map, RankId rank, const engine::StateBuffer
   return json::array({digest.digest, digest.replica});
 }
 
-template <class List>
-ByteCount SumOfBytes(const List& buffers) {
+// In whole pages, as the system counts them.
+ByteCount MemoryOf(const std::vector<vps::Buffer>& buffers) {
   ByteCount sum = 0;
-  for (const vps::Buffer& buffer : buffers) sum += buffer.bytes();
+  for (const vps::Buffer& buffer : buffers) sum += engine::MemoryBytes(buffer);
   return sum;
 }
 
@@ -302,11 +303,11 @@ Status BenchRank::MeasureRun(int32_t pass) {
                 {"cpu", cpu}};
   DT_ASSIGN_OR_RETURN(const ProcessMemory after, ReadProcessMemory());
   if (wire_.own_process) {
-    const ByteCount old_bytes = SumOfBytes(program_.old_buffers);
+    const ByteCount old_bytes = MemoryOf(program_.old_buffers);
     // Code that was read in by then is no memory of the switch.
     event["measured_peak_extra_bytes"] = (after.peak - ready.file) - (base.resident - base.file) +
                                          old_bytes -
-                                         std::max(old_bytes, SumOfBytes(program_.new_buffers));
+                                         std::max(old_bytes, MemoryOf(program_.new_buffers));
   }
   tell_("run", std::move(event));
   if (pass > 0) return Status::Ok();
