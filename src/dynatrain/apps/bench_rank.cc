@@ -76,13 +76,6 @@ json DigestJson(const vps::ShardMap& map, RankId rank, const engine::StateBuffer
   return json::array({digest.digest, digest.replica});
 }
 
-// In whole pages, as the system counts them.
-ByteCount MemoryOf(const std::vector<vps::Buffer>& buffers) {
-  ByteCount sum = 0;
-  for (const vps::Buffer& buffer : buffers) sum += engine::MemoryBytes(buffer);
-  return sum;
-}
-
 class BenchRank {
  public:
   BenchRank(const BenchConfig& config, RankId rank, const Tell& tell)
@@ -303,11 +296,11 @@ Status BenchRank::MeasureRun(int32_t pass) {
                 {"cpu", cpu}};
   DT_ASSIGN_OR_RETURN(const ProcessMemory after, ReadProcessMemory());
   if (wire_.own_process) {
-    const ByteCount old_bytes = MemoryOf(program_.old_buffers);
+    const ByteCount old_bytes = engine::MemoryBytes(program_.old_buffers);
     // Code that was read in by then is no memory of the switch.
-    event["measured_peak_extra_bytes"] = (after.peak - ready.file) - (base.resident - base.file) +
-                                         old_bytes -
-                                         std::max(old_bytes, MemoryOf(program_.new_buffers));
+    event["measured_peak_extra_bytes"] =
+        (after.peak - ready.file) - (base.resident - base.file) + old_bytes -
+        std::max(old_bytes, engine::MemoryBytes(program_.new_buffers));
   }
   tell_("run", std::move(event));
   if (pass > 0) return Status::Ok();

@@ -119,8 +119,7 @@ ByteCount Sum(const std::vector<MemoryRange>& ranges) {
 }
 
 ByteCount PeakOf(const Program& program) {
-  ByteCount now = 0;
-  for (const Buffer& buffer : program.old_buffers) now += MemoryBytes(buffer);
+  ByteCount now = MemoryBytes(program.old_buffers);
   ByteCount peak = now;
   for (const Phase& phase : program.phases) {
     now += Sum(phase.takes) - Sum(phase.drops);
@@ -134,6 +133,12 @@ ByteCount PeakOf(const Program& program) {
 
 ByteCount MemoryBytes(const Buffer& buffer) {
   return (buffer.bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+ByteCount MemoryBytes(const std::vector<Buffer>& buffers) {
+  ByteCount total = 0;
+  for (const Buffer& buffer : buffers) total += MemoryBytes(buffer);
+  return total;
 }
 
 ByteCount PlanMemory(ByteCount granule_bytes, Program* program) {

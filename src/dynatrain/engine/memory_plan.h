@@ -3,6 +3,8 @@
 #ifndef DYNATRAIN_ENGINE_MEMORY_PLAN_H_
 #define DYNATRAIN_ENGINE_MEMORY_PLAN_H_
 
+#include <vector>
+
 #include "dynatrain/engine/program.h"
 
 namespace dynatrain::engine {
@@ -11,6 +13,7 @@ inline constexpr ByteCount kPageBytes = 4096;
 
 // Bytes of memory that a buffer takes: whole pages.
 ByteCount MemoryBytes(const vps::Buffer& buffer);
+ByteCount MemoryBytes(const std::vector<vps::Buffer>& buffers);
 
 // Fills drops, moves, takes and releases of all phases from their messages and copies. A granule is taken
 // in the first phase that writes it (or the last one, if it is all padding) and released after the

@@ -126,12 +126,6 @@ uint64_t HashOf(const Message& message, RankId from, RankId to) {
   return hasher.hash();
 }
 
-ByteCount StateBytes(const std::vector<Buffer>& buffers) {
-  ByteCount total = 0;
-  for (const Buffer& buffer : buffers) total += MemoryBytes(buffer);
-  return total;
-}
-
 ByteCount WholePages(ByteCount bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 void FillTraffic(const Route& route, Program* program) {
@@ -164,14 +158,14 @@ void FillMemory(const CompileOptions& options, Program* program) {
     stats.staging_bytes += WholePages(needs.staging_bytes);
     stats.transport_bytes += needs.transport_bytes;
   }
-  const ByteCount old_bytes = StateBytes(program->old_buffers);
+  const ByteCount old_bytes = MemoryBytes(program->old_buffers);
   const ByteCount state = program->mode == Mode::kStream
                               ? PlanMemory(options.granule_bytes, program)
                               : old_bytes + fresh;
   stats.bookkeeping_bytes = BookkeepingBytes(*program);
   if (std::ranges::any_of(program->phases, HasMessages)) stats.heap_bytes = options.heap_bytes;
   stats.peak_extra_bytes =
-      state - std::max(old_bytes, StateBytes(program->new_buffers)) + stats.staging_bytes +
+      state - std::max(old_bytes, MemoryBytes(program->new_buffers)) + stats.staging_bytes +
       WholePages(stats.bookkeeping_bytes + stats.transport_bytes + stats.heap_bytes);
 }
 

@@ -92,12 +92,6 @@ BudgetedSwitch Draw(uint64_t seed) {
   return s;
 }
 
-ByteCount MemoryOf(const ShardMap& map, RankId rank) {
-  ByteCount bytes = 0;
-  for (const vps::Buffer& buffer : map.BuffersOf(rank)) bytes += MemoryBytes(buffer);
-  return bytes;
-}
-
 void Run(const BudgetedSwitch& s) {
   const auto before = MakeState(*s.from, DistinctValue);
   const SwitchResult result = RunSwitch(*s.from, before, *s.to, s.options);
@@ -109,8 +103,9 @@ void Run(const BudgetedSwitch& s) {
     return;
   }
   for (const auto& [rank, peak] : result.peak_bytes) {
-    EXPECT_LE(peak, std::max(MemoryOf(*s.from, rank), MemoryOf(*s.to, rank)) +
-                        result.stats.at(rank).peak_extra_bytes)
+    EXPECT_LE(peak,
+              std::max(MemoryBytes(s.from->BuffersOf(rank)), MemoryBytes(s.to->BuffersOf(rank))) +
+                  result.stats.at(rank).peak_extra_bytes)
         << "rank " << rank << " takes more memory than stated";
   }
 }

@@ -181,12 +181,7 @@ RandomSwitch MakeCase(uint64_t seed) {
 
 // The larger of old and new state of a rank, in whole pages.
 ByteCount StateBytes(const ShardMap& from, const ShardMap& to, RankId rank) {
-  const auto memory = [rank](const ShardMap& map) {
-    ByteCount bytes = 0;
-    for (const vps::Buffer& buffer : map.BuffersOf(rank)) bytes += MemoryBytes(buffer);
-    return bytes;
-  };
-  return std::max(memory(from), memory(to));
+  return std::max(MemoryBytes(from.BuffersOf(rank)), MemoryBytes(to.BuffersOf(rank)));
 }
 
 void ExpectWithinStatedPeak(const SwitchResult& result, const ShardMap& from, const ShardMap& to) {
